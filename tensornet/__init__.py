@@ -1,0 +1,36 @@
+"""Tensor-network decomposition of matrices and tensors: MPO and tensor trains.
+
+Array libraries are loaded when the first array is worked on, never at import.
+"""
+
+from __future__ import annotations
+
+from tensornet import errors
+from tensornet.accounting import Report
+from tensornet.certificate import Certificate
+from tensornet.contract.chain import contract_matrix, contract_tensor
+from tensornet.decompose import mpo, tt
+from tensornet.factorize import factorize
+from tensornet.io import load, save
+from tensornet.layout import MatrixLayout, matrix_layout
+from tensornet.network import MPO, TensorTrain, account
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MPO",
+    "Certificate",
+    "MatrixLayout",
+    "Report",
+    "TensorTrain",
+    "account",
+    "contract_matrix",
+    "contract_tensor",
+    "errors",
+    "factorize",
+    "load",
+    "matrix_layout",
+    "mpo",
+    "save",
+    "tt",
+]

@@ -1,0 +1,230 @@
+"""The one place that knows array libraries: TensorLy's backends, chosen by the array itself."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tensornet.errors import ArrayTypeError, DTypeError, MissingLibraryError, complaint
+from tensornet.typing import Array
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_EPS = {
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "float32": 2.0**-23,
+    "float64": 2.0**-52,
+    "complex64": 2.0**-23,
+    "complex128": 2.0**-52,
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """TensorLy's backend of one library, with the few operations that TensorLy lacks.
+
+    TensorLy loads a backend object without switching to it, so the user's own choice of
+    backend is never touched and threads may work with different libraries at once.
+    """
+
+    name: str
+    tl: Any
+    cast: Callable[[Array, str], Array]
+    own: Callable[[Array], Array]
+    all_finite: Callable[[Array], bool]
+    cholesky_exists: Callable[[Array], bool]
+    place: Callable[[Array], str]
+    like: Callable[[np.ndarray[Any, Any], Array], Array]
+    matrix_transpose: Callable[[Array], Array]
+    no_convergence: type[Exception]
+
+    def adjoint(self, a: Array) -> Array:
+        """Return the conjugate transpose of the last two axes."""
+        return self.conj(self.matrix_transpose(a))
+
+    def conj(self, a: Array) -> Array:
+        """Return the complex conjugate; real arrays come back as they are."""
+        return self.tl.conj(a) if is_complex(a) else a
+
+    def numbers(self, a: Array) -> np.ndarray[Any, Any]:
+        """Return the values as a numpy array on the host."""
+        return np.asarray(self.tl.to_numpy(a))
+
+    def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
+        """Return zeros with the element type and device of ``like``."""
+        return self.cast(self.like(np.zeros(shape), like), dtype_name(like))
+
+    def identity(self, n: int, like: Array) -> Array:
+        """Return the n x n identity with the element type and device of ``like``."""
+        return self.cast(self.like(np.eye(n), like), dtype_name(like))
+
+
+def dtype_name(a: Array) -> str:
+    """Return the name of an array's element type, such as ``"float32"``, for any library.
+
+    Examples
+    --------
+    >>> dtype_name(np.zeros(2, dtype=np.float32))
+    'float32'
+    """
+    return str(getattr(a.dtype, "name", a.dtype)).removeprefix("torch.")
+
+
+def is_complex(a: Array) -> bool:
+    """Return whether the elements are complex."""
+    return dtype_name(a).startswith("complex")
+
+
+def eps(dtype: str) -> float:
+    """Return the spacing of the numbers next to 1 in the named element type."""
+    return _EPS[dtype]
+
+
+def work_dtype(dtype: str) -> str:
+    """Return the element type in which arrays of type ``dtype`` are decomposed.
+
+    Everything is decomposed in double precision: Gram matrices square the condition number,
+    and double precision is what makes that harmless for all the narrower types.
+    """
+    return "complex128" if dtype.startswith("complex") else "float64"
+
+
+def n_elements(a: Array) -> int:
+    """Return the number of elements of an array as a Python integer."""
+    return math.prod(int(d) for d in a.shape)
+
+
+def library_of(array: object) -> str:
+    """Return TensorLy's name of the library an array comes from, without importing anything.
+
+    Raises
+    ------
+    ArrayTypeError
+        If the object is neither a numpy array nor a dense torch tensor.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        remedy = "Fill the masked entries first: W.filled(value)."
+        raise ArrayTypeError(complaint("the array", "have no mask", "a masked array", remedy))
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        if array.layout != torch.strided or array.is_quantized:
+            given = f"a tensor with layout {array.layout} and element type {array.dtype}"
+            raise ArrayTypeError(complaint("the array", "be dense", given, "Call .to_dense()."))
+        return "pytorch"
+    raise ArrayTypeError(
+        complaint(
+            "the array",
+            "be a numpy array or a torch tensor",
+            f"{type(array).__module__}.{type(array).__qualname__}",
+            "Convert it first, for example with numpy.asarray.",
+        )
+    )
+
+
+def backend_of(*arrays: Array) -> Backend:
+    """Return the backend for the arrays' own library.
+
+    Raises
+    ------
+    ArrayTypeError
+        If an object is no array, or the arrays belong to different libraries.
+    DTypeError
+        If an element type is not one of :data:`DTYPES`.
+    """
+    names = {library_of(a) for a in arrays}
+    if len(names) > 1:
+        raise ArrayTypeError(
+            complaint("arrays", "all come from one library", " and ".join(sorted(names)))
+        )
+    for a in arrays:
+        if dtype_name(a) not in DTYPES:
+            remedy = "Convert it to the precision you want, for example float64."
+            raise DTypeError(
+                complaint(
+                    "the element type", f"be one of {', '.join(DTYPES)}", dtype_name(a), remedy
+                )
+            )
+    return load_backend(names.pop())
+
+
+@cache
+def load_backend(name: str) -> Backend:
+    """Return the backend with TensorLy's name ``"numpy"`` or ``"pytorch"``, loaded once.
+
+    Raises
+    ------
+    MissingLibraryError
+        If the library is not installed.
+    """
+    try:
+        from tensorly.backend import BackendManager
+
+        tl = BackendManager.load_backend(name)
+        return _EXTRAS[name](tl)
+    except ImportError as error:
+        library = {"pytorch": "torch"}.get(name, name)
+        raise MissingLibraryError(
+            f"{library} is needed for this and could not be imported ({error}). "
+            f"Install it: pip install {library}"
+        ) from error
+
+
+def _numpy_backend(tl: Any) -> Backend:
+    def cholesky_exists(a: Array) -> bool:
+        try:
+            np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    return Backend(
+        name="numpy",
+        tl=tl,
+        cast=lambda a, dtype: np.asarray(a).astype(_numpy_dtype(a, dtype), copy=False),
+        own=lambda a: np.array(a, order="C", copy=True, subok=False),
+        all_finite=lambda a: bool(np.isfinite(a).all()),
+        cholesky_exists=cholesky_exists,
+        place=lambda _: "cpu",
+        like=lambda values, _: values,
+        matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
+        no_convergence=np.linalg.LinAlgError,
+    )
+
+
+def _numpy_dtype(a: Array, dtype: str) -> Any:
+    # numpy itself has no bfloat16; an array that has it carries the type object it needs.
+    return a.dtype if dtype_name(a) == dtype else np.dtype(dtype)
+
+
+def _torch_backend(tl: Any) -> Backend:
+    import torch
+
+    def own(a: Array) -> Array:
+        return a.detach().clone(memory_format=torch.contiguous_format)
+
+    return Backend(
+        name="pytorch",
+        tl=tl,
+        cast=lambda a, dtype: a.to(getattr(torch, dtype)),
+        own=own,
+        all_finite=lambda a: bool(torch.isfinite(a).all()),
+        cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
+        place=lambda a: str(a.device),
+        like=lambda values, a: torch.as_tensor(values, device=a.device),
+        matrix_transpose=lambda a: a.transpose(-1, -2),
+        no_convergence=torch.linalg.LinAlgError,
+    )
+
+
+_EXTRAS: dict[str, Callable[[Any], Backend]] = {
+    "numpy": _numpy_backend,
+    "pytorch": _torch_backend,
+}

@@ -1,0 +1,106 @@
+"""Bond dimensions: what a chain can have at most, and what the user asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensornet.checks import integer, integers
+from tensornet.errors import BondError, complaint
+from tensornet.typing import Bonds
+
+
+def structural_bonds(
+    site_dims: Sequence[int], limits: int | Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Return the n + 1 bonds that no chain with these sites and limits can exceed.
+
+    A bond is at most its limit, and at most the neighbouring bond times the site between.
+
+    Parameters
+    ----------
+    site_dims : sequence of int
+        Site dimensions, n of them.
+    limits : int or sequence of int, optional
+        One cap for every inner bond, or n - 1 caps.
+
+    Examples
+    --------
+    >>> structural_bonds((16, 16, 9, 16, 16))
+    (1, 16, 256, 256, 16, 1)
+    >>> structural_bonds((16, 16, 9, 16, 16), 64)
+    (1, 16, 64, 64, 16, 1)
+    """
+    n = len(site_dims)
+    caps = list(limits) if isinstance(limits, Sequence) else [limits] * (n - 1)
+    bonds = [1, *caps, 1]
+    for k in range(1, n):
+        bonds[k] = _least(bonds[k], _known(bonds[k - 1]) * site_dims[k - 1])
+    for k in range(n - 1, 0, -1):
+        bonds[k] = _least(bonds[k], _known(bonds[k + 1]) * site_dims[k])
+    return tuple(_known(b) for b in bonds)
+
+
+def _least(cap: int | None, limit: int) -> int:
+    return limit if cap is None else min(cap, limit)
+
+
+def _known(bond: int | None) -> int:
+    return 1 if bond is None else bond
+
+
+def requested_bonds(
+    site_dims: Sequence[int], max_bond: object = None, bonds: Bonds = None
+) -> tuple[int, ...]:
+    """Return the n + 1 structural bonds under the caps that the user gave.
+
+    Parameters
+    ----------
+    site_dims : sequence of int
+        Site dimensions, n of them.
+    max_bond : int, optional
+        Cap for every bond.
+    bonds : "full" or sequence of int, optional
+        ``"full"`` caps nothing; else the n - 1 inner bonds, or all n + 1 with 1 at both ends.
+
+    Raises
+    ------
+    BondError
+        If a bond is no positive integer, or the list has another length (both lengths are
+        stated), or an outer bond is not 1.
+
+    Examples
+    --------
+    >>> requested_bonds((8, 8, 8), bonds=[3, 100])
+    (1, 3, 8, 1)
+    """
+    n = len(site_dims)
+    caps: list[int | None] = [None] * (n - 1)
+    if bonds is not None and not _is_full(bonds):
+        caps = list(_inner(bonds, n))
+    if max_bond is not None:
+        cap = integer("max_bond", max_bond, 1, BondError)
+        caps = [cap if c is None else min(cap, c) for c in caps]
+    unlimited = structural_bonds(site_dims)[1:-1]
+    return structural_bonds(
+        site_dims, [u if c is None else c for c, u in zip(caps, unlimited, strict=True)]
+    )
+
+
+def _is_full(bonds: Bonds) -> bool:
+    if isinstance(bonds, str) and bonds != "full":
+        raise BondError(complaint("bonds", "be 'full' or a sequence of integers", repr(bonds)))
+    return isinstance(bonds, str)
+
+
+def _inner(bonds: Bonds, n_sites: int) -> tuple[int, ...]:
+    values = integers("bonds", bonds, BondError)
+    if len(values) == n_sites - 1:
+        return values
+    if len(values) != n_sites + 1:
+        expected = f"have {n_sites - 1} inner bonds, or {n_sites + 1} with 1 at both ends"
+        raise BondError(complaint("bonds", expected, f"{len(values)} values"))
+    for name, value in (("first", values[0]), ("last", values[-1])):
+        if value != 1:
+            expected = f"have 1 as {name} bond when it lists all {n_sites + 1}"
+            raise BondError(complaint("bonds", expected, value))
+    return values[1:-1]

@@ -1,0 +1,179 @@
+"""Checks at the door: every argument is examined before any work is done."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensornet.backend import Backend, backend_of, eps, library_of
+from tensornet.errors import (
+    ArrayTypeError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+    ToleranceError,
+    complaint,
+)
+from tensornet.typing import Array
+
+
+def integer(argument: str, value: object, least: int, error: type[Exception]) -> int:
+    """Return ``value`` as a Python integer of at least ``least``.
+
+    Raises
+    ------
+    error
+        If the value is no integer (floats, strings and booleans are none) or too small.
+
+    Examples
+    --------
+    >>> integer("max_bond", np.int64(3), 1, ShapeError)
+    3
+    """
+    kind = f"be an integer of at least {least}"
+    if isinstance(value, bool | np.bool_):
+        raise error(complaint(argument, kind, repr(bool(value))))
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise error(complaint(argument, kind, repr(value))) from None
+    if number < least:
+        raise error(complaint(argument, kind, number))
+    return number
+
+
+def integers(argument: str, values: object, error: type[Exception]) -> tuple[int, ...]:
+    """Return a sequence of positive integers as a tuple.
+
+    Raises
+    ------
+    error
+        If it is no sequence or an entry is not a positive integer; the entry is named.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise error(complaint(argument, "be a sequence of integers", repr(values)))
+    return tuple(integer(f"{argument}[{k}]", v, 1, error) for k, v in enumerate(values))
+
+
+def choice(argument: str, value: object, allowed: Sequence[str]) -> str:
+    """Return ``value`` if it is one of the allowed words.
+
+    Raises
+    ------
+    OptionError
+        If it is not; the allowed words are listed.
+    """
+    if not isinstance(value, str) or value not in allowed:
+        listed = ", ".join(repr(word) for word in allowed)
+        raise OptionError(complaint(argument, f"be one of {listed}", repr(value)))
+    return value
+
+
+def tolerance(rtol: object, dtype: str, n_sites: int) -> float:
+    """Return a relative tolerance as a float in (0, 1) that the element type can keep.
+
+    Raises
+    ------
+    ToleranceError
+        If it is no number in (0, 1), or lies below what storing the cores costs by itself.
+    """
+    remedy = "It is the relative Frobenius error of the whole matrix; leave it out for exact."
+    if isinstance(rtol, bool | np.bool_) or not isinstance(rtol, int | float | np.number):
+        raise ToleranceError(complaint("rtol", "be a number in (0, 1)", repr(rtol), remedy))
+    value = float(np.real(rtol))
+    if not 0.0 < value < 1.0:
+        raise ToleranceError(complaint("rtol", "be a number in (0, 1)", value, remedy))
+    floor = tolerance_floor(dtype, n_sites)
+    if value < floor:
+        remedy = f"Storing {n_sites} cores in {dtype} costs that much; use a wider element type."
+        raise ToleranceError(complaint("rtol", f"be at least {floor:.2g}", f"{value:.2g}", remedy))
+    return value
+
+
+def tolerance_floor(dtype: str, n_sites: int) -> float:
+    """Return the smallest relative tolerance that cores of this element type can keep.
+
+    Rounding to nearest errs by eps / sqrt(12) at most in the mean; n cores add in squares.
+    The double types need room for the error of the SVD itself.
+    """
+    solver = 40.0 if dtype in ("float64", "complex128") else 1.0
+    return 2.0 * solver * eps(dtype) * math.sqrt(n_sites / 12.0)
+
+
+def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Backend, Array]:
+    """Return the backend of an array and the array, detached from any autograd graph.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the argument, for messages.
+    value : object
+        What the user passed.
+    n_dims : int, optional
+        The number of dimensions it must have.
+
+    Raises
+    ------
+    ArrayTypeError
+        If it is no array, or has no data (torch's meta device).
+    DTypeError
+        If its element type is not supported.
+    ShapeError
+        If the number of dimensions differs or a dimension is empty.
+    NonFiniteError
+        If an entry is NaN or infinite; says how many and where the first one is.
+    """
+    library_of(value)
+    a: Array = value
+    backend = backend_of(a)
+    shape = tuple(int(d) for d in a.shape)
+    if n_dims is not None and len(shape) != n_dims:
+        given = f"shape {shape} with {len(shape)}"
+        raise ShapeError(complaint(argument, f"have {n_dims} dimensions", given))
+    if 0 in shape or not shape:
+        raise ShapeError(complaint(argument, "have at least one element", f"shape {shape}"))
+    if backend.place(a) == "meta":
+        raise ArrayTypeError(complaint(argument, "have data", "a tensor on the meta device"))
+    finite(argument, a, backend)
+    return backend, _plain(a, backend)
+
+
+def _plain(a: Array, backend: Backend) -> Array:
+    return a.detach() if backend.name == "pytorch" else np.asarray(a)
+
+
+def finite(argument: str, a: Array, backend: Backend) -> None:
+    """Raise NonFiniteError if an entry is NaN or infinite."""
+    if backend.all_finite(a):
+        return
+    wide = backend.cast(_plain(a, backend), "complex128")
+    bad = np.argwhere(~np.isfinite(backend.numbers(wide)))
+    first = tuple(int(i) for i in bad[0])
+    raise NonFiniteError(
+        complaint(
+            argument,
+            "be finite",
+            f"{len(bad)} non-finite value{'s' if len(bad) > 1 else ''}, the first at index {first}",
+            "Find where NaN or infinity entered; no factors were computed.",
+        )
+    )
+
+
+def same_kind(argument: str, a: Array, reference: Array, backend: Backend) -> None:
+    """Raise unless ``a`` has the library, element type and device of ``reference``."""
+    if library_of(a) != library_of(reference):
+        given = f"{library_of(a)} with a {library_of(reference)} network"
+        raise ArrayTypeError(complaint(argument, "be of the network's library", given))
+    if backend.place(a) != backend.place(reference):
+        given = f"{backend.place(a)} with a network on {backend.place(reference)}"
+        raise ArrayTypeError(complaint(argument, "be on the network's device", given))
+
+
+def describe(value: Any) -> str:
+    """Return a short text for a value of unknown type, for messages."""
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")

@@ -1,0 +1,1 @@
+"""Contractions of chains of cores."""

@@ -1,0 +1,185 @@
+"""Contraction of a chain of cores to a tensor or matrix, and its product with matrices.
+
+Everything here is plain products and reshapes, so torch differentiates through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from tensornet.backend import Backend, backend_of, dtype_name
+from tensornet.layout import MatrixLayout
+from tensornet.typing import Array, Cores
+
+_HALF = ("float16", "bfloat16")
+
+
+def contract_tensor(cores: Sequence[Array]) -> Array:
+    """Return the tensor (p1, ..., pn) of a chain of cores (left, site, right).
+
+    Neighbouring cores are joined in the order with the fewest multiply-adds. Half precision is
+    contracted in float32 and rounded once at the end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> contract_tensor([np.ones((1, 2, 3)), np.ones((3, 2, 1))]).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    backend = backend_of(*cores)
+    dtype = dtype_name(cores[0])
+    wide = tuple(_widen(core, backend) for core in cores)
+    sites = tuple(int(c.shape[1]) for c in wide)
+    bonds = (*(int(c.shape[0]) for c in wide), int(wide[-1].shape[2]))
+    joined = _join(wide, join_order(sites, bonds).split, 0, len(wide), backend)
+    return backend.cast(backend.tl.reshape(joined, sites), dtype)
+
+
+def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
+    """Return the (rows, cols) matrix of cores (left, i, j, right) in a layout.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cores = [np.ones((1, 1, 2, 1)), np.full((1, 3, 1, 1), 2.0)]
+    >>> contract_matrix(cores, MatrixLayout((1, 3), (2, 1))).tolist()
+    [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+    """
+    backend = backend_of(*cores)
+    return layout.unfold(contract_tensor([fuse(core, backend) for core in cores]))
+
+
+def apply_cores(cores: Sequence[Array], layout: MatrixLayout, x: Array) -> Array:
+    """Return W @ x for cores (left, i, j, right) of W and ``x`` of shape (cols, batch).
+
+    Takes the cheapest of three orders by multiply-adds: a sweep from the left, a sweep from
+    the right, or building W first; the last is often the best for large batches.
+    """
+    backend = backend_of(*cores, x)
+    dtype = dtype_name(x)
+    wide = tuple(_widen(core, backend) for core in cores)
+    x = _widen(x, backend)
+    strategy = cheapest(layout, tuple(int(c.shape[0]) for c in cores), int(x.shape[1]))
+    if strategy == "dense":
+        result = contract_matrix(wide, layout) @ x
+    else:
+        sweep = _sweep_left if strategy == "left" else _sweep_right
+        result = sweep(wide, _pad_rows(x, layout, backend), backend)[: layout.rows]
+    return backend.cast(result, dtype)
+
+
+class JoinOrder(NamedTuple):
+    """Multiply-adds of the best order, and for each segment (start, stop) where it is split."""
+
+    multiply_adds: int
+    split: dict[tuple[int, int], int]
+
+
+@lru_cache(maxsize=1024)
+def join_order(sites: tuple[int, ...], bonds: tuple[int, ...]) -> JoinOrder:
+    """Return the order of joining neighbours that costs the fewest multiply-adds.
+
+    Dynamic programming over segments, as for the product of a chain of matrices.
+
+    Examples
+    --------
+    >>> join_order((2, 2, 2), (1, 2, 2, 1)).multiply_adds
+    24
+    """
+    n = len(sites)
+    cost = {(k, k + 1): 0 for k in range(n)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(2, n + 1):
+        for start in range(n - length + 1):
+            stop = start + length
+            ends = bonds[start] * math.prod(sites[start:stop]) * bonds[stop]
+            options = [
+                (cost[start, k] + cost[k, stop] + ends * bonds[k], k)
+                for k in range(start + 1, stop)
+            ]
+            cost[start, stop], split[start, stop] = min(options)
+    return JoinOrder(cost[0, n], split)
+
+
+@lru_cache(maxsize=1024)
+def cheapest(layout: MatrixLayout, lefts: tuple[int, ...], batch: int) -> str:
+    """Return "left", "right" or "dense": the order of W @ x with the fewest multiply-adds."""
+    bonds = (*lefts, 1)
+    costs = {
+        "dense": join_order(layout.site_dims, bonds).multiply_adds
+        + layout.rows * layout.cols * batch,
+        "left": _sweep_cost(layout.row_dims, layout.col_dims, bonds, batch),
+        "right": _sweep_cost(layout.row_dims[::-1], layout.col_dims[::-1], bonds[::-1], batch),
+    }
+    return min(costs, key=lambda name: costs[name])
+
+
+def fuse(core: Array, backend: Backend) -> Array:
+    """Return a core (left, i, j, right) as (left, i * j, right)."""
+    left, i, j, right = (int(d) for d in core.shape)
+    return backend.tl.reshape(core, (left, i * j, right))
+
+
+def _sweep_cost(
+    rows: tuple[int, ...], cols: tuple[int, ...], bonds: tuple[int, ...], batch: int
+) -> int:
+    total, done, todo = 0, 1, math.prod(cols) * batch
+    for k, (i, j) in enumerate(zip(rows, cols, strict=True)):
+        todo //= j
+        total += done * bonds[k] * i * j * bonds[k + 1] * todo
+        done *= i
+    return total
+
+
+def _sweep_left(cores: Cores, x: Array, backend: Backend) -> Array:
+    # State: (rows done, bond * column factor, columns to do and batch).
+    batch = int(x.shape[1])
+    done, bond = 1, 1
+    for core in cores:
+        left, i, j, right = (int(d) for d in core.shape)
+        state = backend.tl.reshape(x, (done, bond * j, -1))
+        factor = backend.tl.reshape(backend.tl.transpose(core, (1, 3, 0, 2)), (i * right, left * j))
+        x = factor @ state
+        done, bond = done * i, right
+    return backend.tl.reshape(x, (done, batch))
+
+
+def _sweep_right(cores: Cores, x: Array, backend: Backend) -> Array:
+    # State: (columns to do, column factor * bond, rows done and batch).
+    batch = int(x.shape[1])
+    done, bond = 1, 1
+    for core in reversed(cores):
+        left, i, j, right = (int(d) for d in core.shape)
+        state = backend.tl.reshape(x, (-1, j * bond, done * batch))
+        factor = backend.tl.reshape(core, (left * i, j * right))
+        x = factor @ state
+        done, bond = done * i, left
+    return backend.tl.reshape(x, (done, batch))
+
+
+def _pad_rows(x: Array, layout: MatrixLayout, backend: Backend) -> Array:
+    missing = layout.padded_shape[1] - int(x.shape[0])
+    if not missing:
+        return x
+    return backend.tl.concatenate([x, backend.zeros((missing, int(x.shape[1])), x)], axis=0)
+
+
+def _join(
+    cores: Cores, split: dict[tuple[int, int], int], start: int, stop: int, backend: Backend
+) -> Array:
+    if stop - start == 1:
+        return cores[start]
+    middle = split[start, stop]
+    left = _join(cores, split, start, middle, backend)
+    right = _join(cores, split, middle, stop, backend)
+    ends = (int(left.shape[0]), -1, int(right.shape[-1]))
+    bond = int(right.shape[0])
+    product = backend.tl.reshape(left, (-1, bond)) @ backend.tl.reshape(right, (bond, -1))
+    return backend.tl.reshape(product, ends)
+
+
+def _widen(a: Array, backend: Backend) -> Array:
+    return backend.cast(a, "float32") if dtype_name(a) in _HALF else a

@@ -1,0 +1,231 @@
+"""Decomposition of a matrix into an MPO and of a tensor into a tensor train."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tensornet import chains
+from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.bonds import requested_bonds, structural_bonds
+from tensornet.canonical import move_center, symmetric
+from tensornet.certificate import Certificate
+from tensornet.checks import array, choice
+from tensornet.errors import OptionError, complaint
+from tensornet.layout import matrix_layout
+from tensornet.limits import certify, make_limits, within
+from tensornet.network import MPO, TensorTrain
+from tensornet.sweep import identity_cores, sweep
+from tensornet.typing import Array, Bonds, Cores, Gauge, ShapeSpec
+
+GAUGES = ("central", "left", "right", "symmetric", "identity")
+
+
+def mpo(
+    W: Array,  # noqa: N803
+    shape: ShapeSpec = None,
+    *,
+    max_bond: int | None = None,
+    bonds: Bonds = None,
+    rtol: float | None = None,
+    gauge: Gauge = "central",
+    pad: bool = True,
+) -> MPO:
+    """Return a matrix as an MPO: a chain of small cores (left bond, i_k, j_k, right bond).
+
+    Without limits the MPO is exact up to rounding, and its bonds show the rank of every
+    unfolding. An exact MPO of a full-rank matrix is *larger* than the matrix: truncate it, or
+    share cores among matrices, to save parameters.
+
+    Parameters
+    ----------
+    W : Array, shape (rows, cols)
+        numpy array or torch tensor; float16, bfloat16, float32, float64, complex64 or
+        complex128. Not modified; torch tensors are detached.
+    shape : None, int or (row_dims, col_dims)
+        Factors of rows and columns, most significant first. An integer asks for so many
+        balanced sites; ``None`` for five. Sizes without balanced factors are zero-padded.
+    max_bond : int, optional
+        Hard cap for every bond.
+    bonds : sequence of int or "full", optional
+        Caps for the n - 1 inner bonds (or all n + 1 with 1 at both ends). ``"full"`` keeps the
+        structural bonds, capped by ``max_bond``, whatever the rank: shapes then depend on the
+        specification alone.
+    rtol : float, optional
+        Largest relative Frobenius error of the whole matrix. Bonds are as small as the budget
+        allows, which is split over them; what one leaves goes to the next.
+    gauge : {"central", "left", "right", "symmetric", "identity"}
+        Where the norm sits: in the central core (all others isometric), in the last core
+        ("left": left-isometric cores), in the first ("right"), or in all, with the square roots
+        of the singular values on both sides of a bond ("symmetric"; ``center`` is then None).
+        "identity", for exact decompositions only, does no arithmetic: all cores but one are
+        reshaped identities.
+    pad : bool
+        Whether sizes without balanced factors may be zero-padded.
+
+    Returns
+    -------
+    MPO
+        With a ``certificate`` that states the actual error.
+
+    Raises
+    ------
+    ShapeError
+        If W is not 2-D or the shape does not fit it.
+    BondError
+        If a bond is no positive integer or a list has the wrong length.
+    ToleranceError
+        If ``rtol`` is not in (0, 1), below what the element type can keep, or cannot be met
+        under the caps; the message says what can.
+    OptionError
+        If the gauge is unknown, or options contradict each other.
+    NonFiniteError
+        If W holds NaN or infinity; says how many and where.
+    ArrayTypeError, DTypeError
+        If W is no dense array of a supported element type.
+
+    References
+    ----------
+    Oseledets 2010 (matrices in TT format); Oseledets 2011, algorithm 1 (TT-SVD), swept here
+    from both ends on small Gram matrices.
+
+    Examples
+    --------
+    >>> W = np.exp(-np.linspace(0, 1, 64)[:, None] * np.linspace(0, 1, 64))
+    >>> m = mpo(W, ((8, 8), (8, 8)), rtol=1e-3)
+    >>> m.bond_dims, m.n_params
+    ((1, 3, 1), 384)
+    >>> bool(np.linalg.norm(m.to_matrix() - W) < 1e-3 * np.linalg.norm(W))
+    True
+    """
+    choice("gauge", gauge, GAUGES)
+    backend, matrix = array("W", W, 2)
+    layout = matrix_layout(int(matrix.shape[0]), int(matrix.shape[1]), shape, pad=pad)
+    made = _decompose(layout.fold(matrix), backend, max_bond, bonds, rtol, gauge)
+    cores = chains.split(made.cores, layout)
+    return MPO._from(cores, layout, made.center, made.certificate)
+
+
+def tt(
+    T: Array,  # noqa: N803
+    *,
+    max_bond: int | None = None,
+    bonds: Bonds = None,
+    rtol: float | None = None,
+    gauge: Gauge = "central",
+) -> TensorTrain:
+    """Return a tensor as a tensor train: a chain of cores (left bond, d_k, right bond).
+
+    Parameters
+    ----------
+    T : Array, shape (d_1, ..., d_n)
+        numpy array or torch tensor of at least one dimension; element types as in :func:`mpo`.
+    max_bond, bonds, rtol, gauge
+        As in :func:`mpo`.
+
+    Returns
+    -------
+    TensorTrain
+        With a ``certificate`` that states the actual error.
+
+    Raises
+    ------
+    ShapeError, BondError, ToleranceError, OptionError, NonFiniteError, ArrayTypeError, DTypeError
+        As in :func:`mpo`.
+
+    References
+    ----------
+    Oseledets 2011, algorithm 1.
+
+    Examples
+    --------
+    >>> i = np.arange(32.0)
+    >>> T = 1 / (1 + i[:, None, None] + i[:, None] + i)
+    >>> t = tt(T, max_bond=3)
+    >>> t.n_params, round(t.certificate.relative_error, 7)
+    (480, 0.0131867)
+    """
+    choice("gauge", gauge, GAUGES)
+    backend, tensor = array("T", T)
+    made = _decompose(tensor, backend, max_bond, bonds, rtol, gauge)
+    return TensorTrain._from(made.cores, made.center, made.certificate)
+
+
+class _Made(NamedTuple):
+    cores: Cores
+    center: int | None
+    certificate: Certificate
+
+
+def _decompose(
+    tensor: Array,
+    backend: Backend,
+    max_bond: int | None,
+    bonds: Bonds,
+    rtol: float | None,
+    gauge: str,
+) -> _Made:
+    """Return fused cores (left, site, right) in the tensor's element type."""
+    sites = tuple(int(d) for d in tensor.shape)
+    caps = requested_bonds(sites, max_bond, bonds)
+    forced = bonds == "full" if isinstance(bonds, str) else False
+    if forced and rtol is not None:
+        remedy = "Leave one of them out."
+        raise OptionError(complaint("bonds", "not be 'full' with rtol", f"rtol={rtol}", remedy))
+    if gauge == "identity":
+        return _identity(tensor, caps, rtol, backend)
+    dtype = dtype_name(tensor)
+    scale, scaled = _scaled(tensor, backend)
+    weight = chains.weight(scaled, backend)
+    limits = make_limits(caps, rtol, dtype, weight, forced=forced)
+    swept = within(limits, lambda rule: sweep(scaled, rule, backend), rtol, weight)
+    cores, center = _gauged(swept.cores, swept.center, gauge, backend)
+    stored, storage = chains.narrowed(_rescaled(cores, center, scale), dtype, backend)
+    return _Made(stored, center, certify(swept, scale * math.sqrt(weight), storage, scale))
+
+
+def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, backend: Backend) -> _Made:
+    sites = tuple(int(d) for d in tensor.shape)
+    if rtol is not None or caps != structural_bonds(sites):
+        given = "rtol" if rtol is not None else f"bonds {list(caps[1:-1])}"
+        remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."
+        raise OptionError(complaint("gauge", "not be 'identity' with limits", given, remedy))
+    cores, center = identity_cores(tensor, backend)
+    scale, scaled = _scaled(tensor, backend)
+    norm = scale * math.sqrt(chains.weight(scaled, backend))
+    certificate = Certificate(norm, (0.0,) * (len(sites) - 1), 0.0, (None,) * (len(sites) - 1))
+    return _Made(tuple(backend.own(core) for core in cores), center, certificate)
+
+
+def _scaled(tensor: Array, backend: Backend) -> tuple[float, Array]:
+    """Return a power of four and the tensor divided by it, in double precision.
+
+    Entries near 1 keep Gram matrices of very large or small data inside the range of numbers;
+    a power of four, and its square root, multiply without rounding.
+    """
+    wide = backend.cast(tensor, work_dtype(dtype_name(tensor)))
+    largest = float(backend.numbers(backend.tl.max(backend.tl.abs(wide))))
+    if largest == 0.0:
+        return 1.0, wide
+    exponent = math.frexp(largest)[1]
+    scale = math.ldexp(1.0, 2 * ((exponent - 1) // 2))
+    return scale, wide / scale
+
+
+def _gauged(
+    cores: Cores, center: int, gauge: str, backend: Backend
+) -> tuple[Cores, int | None]:
+    n = len(cores)
+    if gauge == "symmetric":
+        return symmetric(cores, center, backend), None
+    target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
+    return move_center(cores, center, target, backend), target
+
+
+def _rescaled(cores: Cores, center: int | None, scale: float) -> Cores:
+    if center is not None or len(cores) == 1:
+        k = center or 0
+        return (*cores[:k], cores[k] * scale, *cores[k + 1 :])
+    # In the symmetric gauge half of the scale belongs to each end of the chain.
+    root = math.sqrt(scale)
+    return (cores[0] * root, *cores[1:-1], cores[-1] * root)

@@ -1,0 +1,267 @@
+"""How a matrix becomes a chain of sites: dimensions, zero padding, fold and unfold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet.backend import backend_of
+from tensornet.bonds import structural_bonds
+from tensornet.checks import integer, integers
+from tensornet.errors import ShapeError, complaint
+from tensornet.factorize import factorize, next_fair
+from tensornet.typing import Array, ShapeSpec
+
+DEFAULT_SITES = 5
+
+
+@dataclass(frozen=True)
+class MatrixLayout:
+    """The split of a matrix's rows and columns over n sites, most significant factor first.
+
+    Site k fuses row factor ``row_dims[k]`` and column factor ``col_dims[k]``. Where the true
+    sizes ``rows`` and ``cols`` are smaller than the products, the matrix is padded with zeros
+    at its end and cut off again on the way back.
+
+    Parameters
+    ----------
+    row_dims, col_dims : sequence of int
+        Factors of the (padded) numbers of rows and columns, one of each per site.
+    rows, cols : int, optional
+        True sizes; by default the products.
+
+    Raises
+    ------
+    ShapeError
+        If the numbers of factors differ, a factor is no positive integer, or a true size is
+        larger than its product.
+
+    Examples
+    --------
+    >>> layout = MatrixLayout((2, 3), (4, 5))
+    >>> layout.shape, layout.site_dims, layout.structural_bonds()
+    ((6, 20), (8, 15), (1, 8, 1))
+    """
+
+    row_dims: tuple[int, ...]
+    col_dims: tuple[int, ...]
+    rows: int = 0
+    cols: int = 0
+
+    def __init__(
+        self,
+        row_dims: Sequence[int],
+        col_dims: Sequence[int],
+        rows: int | None = None,
+        cols: int | None = None,
+    ) -> None:
+        row_dims = integers("row_dims", row_dims, ShapeError)
+        col_dims = integers("col_dims", col_dims, ShapeError)
+        if len(row_dims) != len(col_dims) or not row_dims:
+            given = f"{len(row_dims)} row factors and {len(col_dims)} column factors"
+            raise ShapeError(complaint("shape", "have one row and one column factor a site", given))
+        object.__setattr__(self, "row_dims", row_dims)
+        object.__setattr__(self, "col_dims", col_dims)
+        object.__setattr__(self, "rows", _true_size("rows", rows, row_dims))
+        object.__setattr__(self, "cols", _true_size("cols", cols, col_dims))
+
+    @property
+    def n_sites(self) -> int:
+        """Number of sites."""
+        return len(self.row_dims)
+
+    @property
+    def central(self) -> int:
+        """Index of the central site, n // 2."""
+        return self.n_sites // 2
+
+    @property
+    def site_dims(self) -> tuple[int, ...]:
+        """Fused dimensions i_k * j_k of the sites."""
+        return tuple(i * j for i, j in zip(self.row_dims, self.col_dims, strict=True))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """True (rows, cols) of the matrix."""
+        return self.rows, self.cols
+
+    @property
+    def padded_shape(self) -> tuple[int, int]:
+        """(rows, cols) with padding: the products of the factors."""
+        return math.prod(self.row_dims), math.prod(self.col_dims)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the true matrix is smaller than the padded one."""
+        return self.shape != self.padded_shape
+
+    @property
+    def transposed(self) -> MatrixLayout:
+        """The layout of the transposed matrix."""
+        return MatrixLayout(self.col_dims, self.row_dims, self.cols, self.rows)
+
+    def structural_bonds(self, max_bond: int | None = None) -> tuple[int, ...]:
+        """Return the n + 1 largest bonds any matrix can need, optionally capped.
+
+        Examples
+        --------
+        >>> MatrixLayout((2, 2, 2, 567), (2, 2, 5, 5)).structural_bonds()
+        (1, 4, 16, 160, 1)
+        >>> MatrixLayout((2, 2, 2, 567), (2, 2, 5, 5)).structural_bonds(max_bond=10)
+        (1, 4, 10, 10, 1)
+        """
+        return structural_bonds(self.site_dims, max_bond)
+
+    def core_shapes(self, bond_dims: Sequence[int]) -> tuple[tuple[int, int, int, int], ...]:
+        """Return the core shapes (left, i, j, right) for n + 1 bonds.
+
+        Examples
+        --------
+        >>> MatrixLayout((2, 3), (4, 5)).core_shapes((1, 8, 1))
+        ((1, 2, 4, 8), (8, 3, 5, 1))
+        """
+        bond_dims = integers("bond_dims", bond_dims, ShapeError)
+        if len(bond_dims) != self.n_sites + 1:
+            expected = f"have {self.n_sites + 1} entries for {self.n_sites} sites"
+            raise ShapeError(complaint("bond_dims", expected, len(bond_dims)))
+        return tuple(zip(bond_dims[:-1], self.row_dims, self.col_dims, bond_dims[1:], strict=True))
+
+    def n_params(self, bond_dims: Sequence[int]) -> int:
+        """Return the number of elements of all cores for n + 1 bonds.
+
+        Examples
+        --------
+        >>> MatrixLayout((4, 4, 4), (4, 4, 4)).n_params((1, 16, 16, 1))
+        4608
+        """
+        return sum(math.prod(shape) for shape in self.core_shapes(bond_dims))
+
+    def fold(self, matrix: Array) -> Array:
+        """Return the (rows, cols) matrix as a tensor (i1*j1, ..., in*jn), padded with zeros.
+
+        Raises
+        ------
+        ShapeError
+            If the matrix does not have the layout's true shape.
+        """
+        tl = backend_of(matrix).tl
+        if tuple(matrix.shape) != self.shape:
+            given = str(tuple(matrix.shape))
+            raise ShapeError(complaint("matrix", f"have shape {self.shape}", given))
+        n = self.n_sites
+        pairs = [axis for k in range(n) for axis in (k, n + k)]
+        split = tl.reshape(self._pad(matrix), (*self.row_dims, *self.col_dims))
+        return tl.reshape(tl.transpose(split, pairs), self.site_dims)
+
+    def unfold(self, tensor: Array) -> Array:
+        """Return the tensor (i1*j1, ..., in*jn) as a (rows, cols) matrix, padding cut off.
+
+        Raises
+        ------
+        ShapeError
+            If the tensor does not have the layout's site dimensions.
+        """
+        tl = backend_of(tensor).tl
+        if tuple(tensor.shape) != self.site_dims:
+            given = str(tuple(tensor.shape))
+            raise ShapeError(complaint("tensor", f"have shape {self.site_dims}", given))
+        pairs = [d for ij in zip(self.row_dims, self.col_dims, strict=True) for d in ij]
+        n = self.n_sites
+        axes = [*range(0, 2 * n, 2), *range(1, 2 * n, 2)]
+        full = tl.reshape(tl.transpose(tl.reshape(tensor, pairs), axes), self.padded_shape)
+        return full[: self.rows, : self.cols] if self.padded else full
+
+    def _pad(self, matrix: Array) -> Array:
+        if not self.padded:
+            return matrix
+        backend = backend_of(matrix)
+        tall, wide = (p - t for p, t in zip(self.padded_shape, self.shape, strict=True))
+        for axis, extra in ((0, tall), (1, wide)):
+            if extra:
+                size = list(matrix.shape)
+                size[axis] = extra
+                zeros = backend.zeros(tuple(size), matrix)
+                matrix = backend.tl.concatenate([matrix, zeros], axis=axis)
+        return matrix
+
+
+def matrix_layout(
+    rows: int, cols: int, shape: ShapeSpec = None, *, pad: bool = True
+) -> MatrixLayout:
+    """Return the layout for a matrix of the given size.
+
+    Parameters
+    ----------
+    rows, cols : int
+        Size of the matrix.
+    shape : None, int or (row_dims, col_dims)
+        ``None``: five sites with balanced factors; an integer: so many sites; a pair: the
+        factors themselves, whose products must be the sizes.
+    pad : bool
+        Whether a size without a fair factorization may be padded with zeros.
+
+    Raises
+    ------
+    ShapeError
+        If factors do not multiply to the sizes, counts differ, or ``pad=False`` and a size
+        has no fair factorization.
+
+    Examples
+    --------
+    >>> matrix_layout(768, 3072).row_dims
+    (3, 4, 4, 4, 4)
+    >>> matrix_layout(103, 32, 3).padded_shape
+    (105, 32)
+    """
+    rows, cols = integer("rows", rows, 1, ShapeError), integer("cols", cols, 1, ShapeError)
+    if shape is None or not _is_pair(shape):
+        n = DEFAULT_SITES if shape is None else integer("shape", shape, 1, ShapeError)
+        row_dims, col_dims = (_balanced("rows", rows, n, pad), _balanced("cols", cols, n, pad))
+        return MatrixLayout(row_dims, col_dims, rows, cols)
+    layout = MatrixLayout(*shape)  # type: ignore[misc]
+    _must_multiply("row_dims", layout.row_dims, "rows", rows)
+    _must_multiply("col_dims", layout.col_dims, "columns", cols)
+    return layout
+
+
+def _is_pair(shape: Any) -> bool:
+    if not isinstance(shape, tuple | list):
+        return False
+    if len(shape) != 2 or any(not isinstance(part, Sequence) for part in shape):
+        expected = "be a number of sites or a pair (row_dims, col_dims)"
+        raise ShapeError(complaint("shape", expected, repr(shape)))
+    return True
+
+
+def _true_size(argument: str, size: int | None, dims: tuple[int, ...]) -> int:
+    product = math.prod(dims)
+    if size is None:
+        return product
+    size = integer(argument, size, 1, ShapeError)
+    if size > product:
+        expected = f"be at most {product}, the product of {dims}"
+        raise ShapeError(complaint(argument, expected, size))
+    return size
+
+
+def _must_multiply(argument: str, dims: tuple[int, ...], what: str, size: int) -> None:
+    product = math.prod(dims)
+    if product == size:
+        return
+    expected = f"multiply to the number of {what} {size}"
+    remedy = f"Use tn.factorize({size}, {len(dims)})"
+    fair = next_fair(size, len(dims))
+    if fair != size:
+        remedy = f"{size} has no {len(dims)} balanced factors; shape={len(dims)} pads it to {fair}"
+    raise ShapeError(complaint(argument, expected, f"{dims} with product {product}", remedy + "."))
+
+
+def _balanced(argument: str, size: int, n: int, pad: bool) -> tuple[int, ...]:
+    fair = next_fair(size, n)
+    if fair != size and not pad:
+        remedy = f"Let it be padded with zeros to {fair} (pad=True), or give the factors."
+        expected = f"have {n} balanced factors when pad=False"
+        raise ShapeError(complaint(argument, expected, size, remedy))
+    return factorize(fair, n)

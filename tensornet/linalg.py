@@ -1,0 +1,181 @@
+"""Orthonormal bases of the small side of a wide matrix, as cheap as accuracy allows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensornet.backend import Backend
+from tensornet.truncation import Cut, Truncation
+from tensornet.typing import Array
+
+_EPS = 2.0**-52
+# Weight (squared) below which a Gram matrix in double precision says nothing: its eigenvalues
+# err by about m * eps * trace. A certificate good to three digits needs a thousand times more.
+_GRAM_MARGIN = 1e3
+# Signs follow the first entry that is at least this share of the largest one. The share is
+# no ratio that structured data would hit exactly, so libraries agree about it.
+_SIGN_SHARE = 0.618
+
+
+class SideBasis(NamedTuple):
+    """The kept basis of one side, and what was found on the way.
+
+    ``vectors`` is (m, kept) with orthonormal columns, or None for the identity: the side was
+    proven to be of full rank, and no spectrum was computed. ``weights`` are all m squared
+    singular values on the host, descending.
+    """
+
+    vectors: Array | None
+    cut: Cut
+    weights: np.ndarray[Any, Any] | None
+
+
+def side_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -> SideBasis:
+    """Return the leading left basis of ``a``, cut by a rule.
+
+    A wide matrix goes through its small Gram matrix (m x m) and an eigendecomposition, unless
+    the cut falls where squaring has drowned the spectrum in rounding noise: then through QR
+    and an SVD of the triangular factor. A tall matrix is first reduced by QR.
+
+    Parameters
+    ----------
+    a : Array, shape (m, n)
+        In double precision (real or complex).
+    rule : Truncation
+        Where to cut.
+    lossless : bool
+        Whether the rule discards nothing but rounding noise. Then full rank is tried first,
+        which a Cholesky factorization proves without any spectrum.
+    backend : Backend
+        Operations for the array's library.
+    """
+    m, n = (int(d) for d in a.shape)
+    if rule.forced and rule.cap >= m:
+        return SideBasis(None, Cut(m, 0.0), None)
+    if m > n:
+        return _tall_basis(a, rule, backend)
+    gram = a @ backend.adjoint(a)
+    total = _trace(gram, backend)
+    if lossless and rule.cap >= m and has_full_rank(gram, total, rule.allowed, backend):
+        return SideBasis(None, Cut(m, 0.0), None)
+    found = _eigh(gram, backend)
+    if found is None:
+        return _svd_basis(a, rule, backend)
+    weights, vectors = found
+    cut = rule.cut(weights)
+    noise = _GRAM_MARGIN * m * _EPS * total
+    if cut.discarded < noise and not (cut.kept == m and weights[-1] > noise):
+        return _svd_basis(a, rule, backend)
+    return SideBasis(fix_signs(vectors[:, : cut.kept], backend), cut, weights)
+
+
+def has_full_rank(gram: Array, total: float, allowed: float, backend: Backend) -> bool:
+    """Return whether every eigenvalue of a Gram matrix is proven to exceed ``allowed``.
+
+    The Cholesky factor of ``gram - shift`` exists only if the smallest eigenvalue exceeds the
+    shift up to rounding, which the shift is large enough to cover. ``False`` proves nothing.
+    """
+    m = int(gram.shape[0])
+    shift = 2.0 * allowed + 16.0 * m * _EPS * total
+    return total > 0.0 and backend.cholesky_exists(gram - shift * backend.identity(m, gram))
+
+
+def fix_signs(vectors: Array, backend: Backend) -> Array:
+    """Return the columns with their sign (or phase) fixed, so that all libraries agree.
+
+    The first entry of at least 0.618 of the column's largest magnitude becomes positive.
+    """
+    return vectors * backend.like(_phases(vectors, backend), vectors)
+
+
+def positive_qr(a: Array, backend: Backend) -> tuple[Array, Array]:
+    """Return the QR factors whose triangular factor has a diagonal that is not negative."""
+    q, r = backend.tl.qr(a)
+    phase = np.conj(unit_phase(backend.numbers(r).diagonal()))
+    return q * backend.like(phase, q), backend.like(np.conj(phase), r)[:, None] * r
+
+
+def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
+    """Return (U, s, Vh) with fixed signs, the singular values on the host.
+
+    Matrices far from square go through QR first. Where divide and conquer does not converge,
+    LAPACK's older QR iteration is used, on the host.
+    """
+    m, n = (int(d) for d in a.shape)
+    if m < n:
+        u, s, vh = thin_svd(backend.adjoint(a), backend)
+        return *_sign_pair(backend.adjoint(vh), s, backend.adjoint(u), backend),
+    if m > 2 * n:
+        q, r = positive_qr(a, backend)
+        u, s, vh = _svd(r, backend)
+        return *_sign_pair(q @ u, s, vh, backend),
+    return *_sign_pair(*_svd(a, backend), backend),
+
+
+def _svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
+    try:
+        u, s, vh = backend.tl.svd(a, full_matrices=False)
+    except backend.no_convergence:
+        from scipy.linalg import svd
+
+        host = svd(backend.numbers(a), full_matrices=False, lapack_driver="gesvd")
+        u, s, vh = (backend.like(part, a) for part in host)
+    return u, backend.numbers(s), vh
+
+
+def _sign_pair(
+    u: Array, s: np.ndarray[Any, Any], vh: Array, backend: Backend
+) -> tuple[Array, np.ndarray[Any, Any], Array]:
+    phase = _phases(u, backend)
+    return u * backend.like(phase, u), s, backend.like(np.conj(phase), vh)[:, None] * vh
+
+
+def _phases(vectors: Array, backend: Backend) -> np.ndarray[Any, Any]:
+    host = backend.numbers(vectors)
+    size = np.abs(host)
+    rows = np.argmax(size >= _SIGN_SHARE * size.max(axis=0, keepdims=True), axis=0)
+    return unit_phase(host[rows, np.arange(host.shape[1])])
+
+
+def unit_phase(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the factors of modulus 1 that make the values real and not negative.
+
+    Examples
+    --------
+    >>> unit_phase(np.array([-2.0, 0.0, 3.0])).tolist()
+    [-1.0, 1.0, 1.0]
+    """
+    size = np.abs(values)
+    safe = np.where(size > 0, size, 1.0)
+    return np.where(size > 0, np.conj(values) / safe, 1.0)
+
+
+def _tall_basis(a: Array, rule: Truncation, backend: Backend) -> SideBasis:
+    u, s, _ = thin_svd(a, backend)
+    cut = rule.cut(s**2)
+    return SideBasis(u[:, : cut.kept], cut, s**2)
+
+
+def _svd_basis(a: Array, rule: Truncation, backend: Backend) -> SideBasis:
+    # a = (q r)^H = r^H q^H: the left vectors of a are those of the small r^H.
+    _, r = backend.tl.qr(backend.adjoint(a))
+    u, s, _ = thin_svd(backend.adjoint(r), backend)
+    cut = rule.cut(s**2)
+    return SideBasis(u[:, : cut.kept], cut, s**2)
+
+
+def _eigh(
+    gram: Array, backend: Backend
+) -> tuple[np.ndarray[Any, Any], Array] | None:
+    """Return descending eigenvalues on the host and their vectors, or None without convergence."""
+    try:
+        values, vectors = backend.tl.eigh(gram)
+    except backend.no_convergence:
+        return None
+    return np.maximum(backend.numbers(values)[::-1], 0.0), backend.tl.flip(vectors, axis=1)
+
+
+def _trace(gram: Array, backend: Backend) -> float:
+    return float(backend.numbers(gram).diagonal().real.sum())

@@ -1,0 +1,369 @@
+"""The value classes: a matrix as an MPO, a tensor as a tensor train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensornet import chains
+from tensornet.accounting import Report, count
+from tensornet.backend import dtype_name, n_elements
+from tensornet.certificate import Certificate
+from tensornet.checks import integer
+from tensornet.contract.chain import apply_cores, contract_matrix, contract_tensor
+from tensornet.errors import BondError, ShapeError, complaint
+from tensornet.layout import MatrixLayout
+from tensornet.typing import Array, Bonds, Cores
+
+
+class _Chain:
+    """What an MPO and a tensor train have in common. Immutable."""
+
+    __slots__ = ("_center", "_certificate", "_cores")
+
+    _cores: Cores
+    _center: int | None
+    _certificate: Certificate | None
+
+    @property
+    def cores(self) -> Cores:
+        """The cores, from the most significant site to the least."""
+        return self._cores
+
+    @property
+    def center(self) -> int | None:
+        """The site where the norm sits; None where no canonical form is claimed."""
+        return self._center
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The error of the decomposition or rounding that made this network, if one did."""
+        return self._certificate
+
+    @property
+    def n_sites(self) -> int:
+        """Number of sites."""
+        return len(self._cores)
+
+    @property
+    def bond_dims(self) -> tuple[int, ...]:
+        """The n + 1 bond dimensions; first and last are 1."""
+        return (*(int(core.shape[0]) for core in self._cores), 1)
+
+    @property
+    def dtype(self) -> Any:
+        """Element type of the cores, as their library writes it."""
+        return self._cores[0].dtype
+
+    @property
+    def n_params(self) -> int:
+        """Number of stored elements."""
+        return sum(n_elements(core) for core in self._cores)
+
+    @property
+    def central_index(self) -> int:
+        """Index of the central core, n // 2."""
+        return len(self._cores) // 2
+
+    @property
+    def central(self) -> Array:
+        """The central core: the middle one, whatever the gauge."""
+        return self._cores[self.central_index]
+
+    @property
+    def auxiliary(self) -> Cores:
+        """All cores but the central one."""
+        return self._cores[: self.central_index] + self._cores[self.central_index + 1 :]
+
+    def singular_values(self, bond: int) -> np.ndarray[Any, Any]:
+        """Return the singular values across an inner bond (1 to n - 1), descending, float64.
+
+        Raises
+        ------
+        BondError
+            If there is no such bond.
+        """
+        bond = integer("bond", bond, 1, BondError)
+        if bond >= self.n_sites:
+            expected = f"be an inner bond, 1 to {self.n_sites - 1}"
+            raise BondError(complaint("bond", expected, bond))
+        return chains.spectrum(self._cores, self._center, bond)
+
+    def norm(self) -> float:
+        """Return the Frobenius norm, from the cores alone."""
+        return chains.norm(self._cores, self._center)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; {name} cannot be set.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; {name} cannot be deleted.")
+
+    def _fill(self, cores: Cores, center: int | None, certificate: Certificate | None) -> None:
+        for name, value in (("cores", cores), ("center", center), ("certificate", certificate)):
+            object.__setattr__(self, f"_{name}", value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {"center": self._center, "certificate": self._certificate, "cores": self._cores}
+
+    def _summary(self, dense: int) -> str:
+        name, ratio = dtype_name(self._cores[0]), self.n_params / dense
+        size = "larger than dense" if ratio > 1 else "of dense"
+        text = f"bonds {list(self.bond_dims[1:-1])}, {name}, {self.n_params:,} parameters"
+        text += f" ({ratio:.4g} {size}), center {self._center}"
+        if self._certificate is not None:
+            text += f", relative error {self._certificate.relative_error:.3g}"
+        return text
+
+
+class MPO(_Chain):
+    """A matrix as a chain of cores (left bond, i, j, right bond): a matrix product operator.
+
+    Made by :func:`tensornet.mpo` from a matrix, or from existing cores. numpy cores are copied
+    and made read-only; torch cores are kept as they are, so that gradients reach them.
+
+    Parameters
+    ----------
+    cores : sequence of Array
+        Core k has shape (left, i_k, j_k, right); neighbours agree in their bond; the outer
+        bonds are 1; all of one library, element type and device.
+    rows, cols : int, optional
+        True size of the matrix where the cores represent a zero-padded one.
+
+    Raises
+    ------
+    ShapeError
+        If a core is not 4-dimensional or the true size exceeds the cores' one.
+    BondError
+        If neighbouring bonds differ or an outer bond is not 1.
+    ArrayTypeError, DTypeError, NonFiniteError
+        If the cores are no arrays of one kind, or hold NaN or infinity.
+
+    Examples
+    --------
+    >>> m = MPO([np.ones((1, 2, 2, 1)), np.eye(3)[None, :, :, None]])
+    >>> m.shape, m.bond_dims, m.n_params
+    ((6, 6), (1, 1, 1), 13)
+    """
+
+    __slots__ = ("_layout",)
+    __array_ufunc__ = None  # so that ndarray @ MPO comes here instead of looping over elements
+
+    _layout: MatrixLayout
+
+    def __init__(
+        self, cores: Sequence[Array], rows: int | None = None, cols: int | None = None
+    ) -> None:
+        owned = chains.validate(cores, n_dims=4)
+        row_dims = tuple(int(core.shape[1]) for core in owned)
+        col_dims = tuple(int(core.shape[2]) for core in owned)
+        object.__setattr__(self, "_layout", MatrixLayout(row_dims, col_dims, rows, cols))
+        self._fill(owned, None, None)
+
+    @classmethod
+    def _from(
+        cls, cores: Cores, layout: MatrixLayout, center: int | None, certificate: Certificate | None
+    ) -> MPO:
+        self = cls.__new__(cls)
+        object.__setattr__(self, "_layout", layout)
+        self._fill(chains.seal(cores), center, certificate)
+        return self
+
+    @property
+    def layout(self) -> MatrixLayout:
+        """Dimensions of the sites, true and padded size."""
+        return self._layout
+
+    @property
+    def row_dims(self) -> tuple[int, ...]:
+        """Row factors i_k."""
+        return self._layout.row_dims
+
+    @property
+    def col_dims(self) -> tuple[int, ...]:
+        """Column factors j_k."""
+        return self._layout.col_dims
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, cols) of the matrix."""
+        return self._layout.shape
+
+    @property
+    def T(self) -> MPO:  # noqa: N802
+        """The transpose, with the same bonds."""
+        layout, center = self._layout.transposed, self._center
+        return MPO._from(chains.transpose(self._cores), layout, center, self._certificate)
+
+    def to_matrix(self) -> Array:
+        """Return the matrix, shape (rows, cols), in the cores' element type and library."""
+        return contract_matrix(self._cores, self._layout)
+
+    def __matmul__(self, x: Array) -> Array:
+        """Return W @ x for a vector (cols,) or a matrix (cols, batch)."""
+        return self._product(x, self._cores, self._layout, "m @ x")
+
+    def __rmatmul__(self, x: Array) -> Array:
+        """Return x @ W for a vector (rows,) or a matrix (batch, rows)."""
+        chains.operand("x @ m", x, self._cores[0], self._layout.rows, axis=-1)
+        turned = x if x.ndim == 1 else x.T
+        cores, layout = chains.transpose(self._cores), self._layout.transposed
+        result = self._product(turned, cores, layout, "x @ m")
+        return result if x.ndim == 1 else result.T
+
+    @staticmethod
+    def _product(x: Array, cores: Cores, layout: MatrixLayout, name: str) -> Array:
+        chains.operand(name, x, cores[0], layout.cols, axis=0)
+        column = x[:, None] if x.ndim == 1 else x
+        result = apply_cores(cores, layout, column)
+        return result[:, 0] if x.ndim == 1 else result
+
+    def move_center(self, site: int) -> MPO:
+        """Return the same matrix with the norm in core ``site``; other cores are isometric.
+
+        Raises
+        ------
+        ShapeError
+            If there is no such site.
+        """
+        moved = chains.moved(chains.fused(self._cores), self._center, site)
+        return MPO._from(self._split(moved), self._layout, int(site), self._certificate)
+
+    def round(
+        self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
+    ) -> MPO:
+        """Return the network with smaller bonds; its certificate is relative to this network.
+
+        Without limits only what is zero up to rounding is cut away. Limits as in
+        :func:`tensornet.mpo`; the norm ends in the central core.
+
+        Raises
+        ------
+        BondError, ToleranceError
+            As in :func:`tensornet.mpo`.
+        """
+        cut = chains.rounded(chains.fused(self._cores), self._center, max_bond, bonds, rtol)
+        return MPO._from(self._split(cut.cores), self._layout, cut.center, cut.certificate)
+
+    def account(self) -> Report:
+        """Return the counts of elements against the dense matrix."""
+        return count([(self._cores, math.prod(self.shape))])
+
+    def _split(self, cores: Cores) -> Cores:
+        return chains.split(cores, self._layout)
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "layout": self._layout}
+
+    def __repr__(self) -> str:
+        rows, cols = self.shape
+        sites = f"sites {self.row_dims}x{self.col_dims}".replace(" ", "").replace("sites", "sites ")
+        padded = " padded" if self._layout.padded else ""
+        return f"MPO({rows}x{cols}{padded}, {sites}, {self._summary(rows * cols)})"
+
+
+class TensorTrain(_Chain):
+    """A tensor as a chain of cores (left bond, site, right bond).
+
+    Made by :func:`tensornet.tt` from a tensor, or from existing cores.
+
+    Parameters
+    ----------
+    cores : sequence of Array
+        Core k has shape (left, d_k, right); otherwise as for :class:`MPO`.
+
+    Raises
+    ------
+    ShapeError, BondError, ArrayTypeError, DTypeError, NonFiniteError
+        As for :class:`MPO`.
+
+    Examples
+    --------
+    >>> t = TensorTrain([np.ones((1, 2, 1)), np.ones((1, 3, 1))])
+    >>> t.shape, t.to_tensor().sum().item()
+    ((2, 3), 6.0)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, cores: Sequence[Array]) -> None:
+        self._fill(chains.validate(cores, n_dims=3), None, None)
+
+    @classmethod
+    def _from(
+        cls, cores: Cores, center: int | None, certificate: Certificate | None
+    ) -> TensorTrain:
+        self = cls.__new__(cls)
+        self._fill(chains.seal(cores), center, certificate)
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions of the tensor."""
+        return tuple(int(core.shape[1]) for core in self._cores)
+
+    def to_tensor(self) -> Array:
+        """Return the tensor in the cores' element type and library."""
+        return contract_tensor(self._cores)
+
+    def move_center(self, site: int) -> TensorTrain:
+        """Return the same tensor with the norm in core ``site``; see :meth:`MPO.move_center`."""
+        moved = chains.moved(self._cores, self._center, site)
+        return TensorTrain._from(moved, int(site), self._certificate)
+
+    def round(
+        self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
+    ) -> TensorTrain:
+        """Return the train with smaller bonds; see :meth:`MPO.round`."""
+        cut = chains.rounded(self._cores, self._center, max_bond, bonds, rtol)
+        return TensorTrain._from(cut.cores, cut.center, cut.certificate)
+
+    def account(self) -> Report:
+        """Return the counts of elements against the dense tensor."""
+        return count([(self._cores, math.prod(self.shape))])
+
+    def __repr__(self) -> str:
+        sizes = "x".join(str(d) for d in self.shape)
+        return f"TensorTrain({sizes}, {self._summary(math.prod(self.shape))})"
+
+
+def _rebuild(kind: type[_Chain], state: dict[str, Any]) -> _Chain:
+    extra = (state["layout"],) if "layout" in state else ()
+    made: _Chain = kind._from(state["cores"], *extra, state["center"], state["certificate"])  # type: ignore[attr-defined]
+    return made
+
+
+def account(network: MPO | TensorTrain | Sequence[MPO | TensorTrain]) -> Report:
+    """Return exact counts for one network or several; a core held by several counts once.
+
+    Parameters
+    ----------
+    network : MPO, TensorTrain or sequence of them
+        What to count.
+
+    Returns
+    -------
+    Report
+        ``total``, ``unique``, ``trainable``, ``shared``, ``by_kind``, ``dense``, ``ratio``.
+
+    Raises
+    ------
+    ShapeError
+        If the sequence is empty.
+
+    Examples
+    --------
+    >>> report = account(MPO([np.ones((1, 4, 4, 2)), np.ones((2, 4, 4, 1))]))
+    >>> report.unique, report.dense, report.ratio
+    (64, 256, 0.25)
+    """
+    networks = [network] if isinstance(network, _Chain) else list(network)
+    if not networks:
+        raise ShapeError(complaint("network", "hold at least one network", "an empty sequence"))
+    return count([(n.cores, math.prod(n.shape)) for n in networks])
