@@ -47,7 +47,7 @@ check: $(STAMP) ## Lint, format, types, import contracts, architecture tests
 	$(BIN)/python -m pytest -q tests/architecture
 
 docs: $(STAMP) ## Build the documentation into docs/_build/html
-	$(BIN)/python -m sphinx -q -W --keep-going -j auto -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_html.py docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 

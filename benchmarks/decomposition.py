@@ -58,9 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="timed calls for each entry")
     repeats = parser.parse_args().repeats
-    print(
-        "| matrix (float32) | max_bond | tn.mpo, ms | TensorLy / tn.mpo | SVD / tn.mpo | error | TensorLy's |"
-    )
+    print("| matrix | max_bond | tn.mpo, ms | TensorLy, times | SVD, times | error | TensorLy's |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for size in SIZES:
         for bond in (64, None):

@@ -44,7 +44,7 @@ def missing_names(root: Path) -> list[str]:
         for name in module.__all__:
             if name.startswith("__") or isinstance(getattr(module, name), ModuleType):
                 continue
-            if not (folder / f"{package}.{name}.html").exists():
+            if not any(folder.glob(f"{package}.{name}*.html")):
                 names.append(f"{package}.{name}")
     return names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -30,14 +31,16 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
-nb_execution_cache_path = "_build/.jupyter_cache"
+nb_execution_cache_path = str(Path(__file__).parent / "_build" / "jupyter_cache")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 180
 nb_merge_streams = True
-nb_output_stderr = "raise"
+nb_output_stderr = "warn"
 
 # Reference
 autosummary_generate = True
+# Names that differ in case alone would be one file on some file systems.
+autosummary_filename_map = {"tensornet.MPO": "tensornet.MPO-class"}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
