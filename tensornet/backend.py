@@ -37,6 +37,7 @@ class Backend:
     tl: Any
     cast: Callable[[Array, str], Array]
     own: Callable[[Array], Array]
+    resolve: Callable[[Array], Array]
     all_finite: Callable[[Array], bool]
     cholesky_exists: Callable[[Array], bool]
     place: Callable[[Array], str]
@@ -54,7 +55,7 @@ class Backend:
 
     def numbers(self, a: Array) -> np.ndarray[Any, Any]:
         """Return the values as a numpy array on the host."""
-        return np.asarray(self.tl.to_numpy(a))
+        return np.asarray(self.tl.to_numpy(self.resolve(a)))
 
     def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
         """Return zeros with the element type and device of ``like``."""
@@ -100,7 +101,7 @@ def n_elements(a: Array) -> int:
     return math.prod(int(d) for d in a.shape)
 
 
-def library_of(array: object) -> str:
+def library_of(array: object, argument: str = "the array") -> str:
     """Return TensorLy's name of the library an array comes from, without importing anything.
 
     Raises
@@ -110,18 +111,18 @@ def library_of(array: object) -> str:
     """
     if isinstance(array, np.ma.MaskedArray):
         remedy = "Fill the masked entries first: W.filled(value)."
-        raise ArrayTypeError(complaint("the array", "have no mask", "a masked array", remedy))
+        raise ArrayTypeError(complaint(argument, "have no mask", "a masked array", remedy))
     if isinstance(array, np.ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         if array.layout != torch.strided or array.is_quantized:
             given = f"a tensor with layout {array.layout} and element type {array.dtype}"
-            raise ArrayTypeError(complaint("the array", "be dense", given, "Call .to_dense()."))
+            raise ArrayTypeError(complaint(argument, "be dense", given, "Call .to_dense()."))
         return "pytorch"
     raise ArrayTypeError(
         complaint(
-            "the array",
+            argument,
             "be a numpy array or a torch tensor",
             f"{type(array).__module__}.{type(array).__qualname__}",
             "Convert it first, for example with numpy.asarray.",
@@ -129,7 +130,7 @@ def library_of(array: object) -> str:
     )
 
 
-def backend_of(*arrays: Array) -> Backend:
+def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
     """Return the backend for the arrays' own library.
 
     Raises
@@ -139,7 +140,7 @@ def backend_of(*arrays: Array) -> Backend:
     DTypeError
         If an element type is not one of :data:`DTYPES`.
     """
-    names = {library_of(a) for a in arrays}
+    names = {library_of(a, argument) for a in arrays}
     if len(names) > 1:
         raise ArrayTypeError(
             complaint("arrays", "all come from one library", " and ".join(sorted(names)))
@@ -190,6 +191,7 @@ def _numpy_backend(tl: Any) -> Backend:
         tl=tl,
         cast=lambda a, dtype: np.asarray(a).astype(_numpy_dtype(a, dtype), copy=False),
         own=lambda a: np.array(a, order="C", copy=True, subok=False),
+        resolve=lambda a: a,
         all_finite=lambda a: bool(np.isfinite(a).all()),
         cholesky_exists=cholesky_exists,
         place=lambda _: "cpu",
@@ -208,19 +210,21 @@ def _torch_backend(tl: Any) -> Backend:
     import torch
 
     def own(a: Array) -> Array:
-        return a.detach().clone(memory_format=torch.contiguous_format)
+        return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
     return Backend(
         name="pytorch",
         tl=tl,
         cast=lambda a, dtype: a.to(getattr(torch, dtype)),
         own=own,
+        # torch conjugates lazily, and numpy cannot read such a tensor.
+        resolve=lambda a: a.resolve_conj(),
         all_finite=lambda a: bool(torch.isfinite(a).all()),
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         place=lambda a: str(a.device),
         like=lambda values, a: torch.as_tensor(values, device=a.device),
         matrix_transpose=lambda a: a.transpose(-1, -2),
-        no_convergence=torch.linalg.LinAlgError,
+        no_convergence=getattr(torch.linalg, "LinAlgError"),  # noqa: B009 - not in torch's types
     )
 
 

@@ -24,13 +24,13 @@ def cols_matrix(core: Array, backend: Backend) -> Array:
 
 
 def absorb_left(factor: Array, core: Array, backend: Backend) -> Array:
-    """Return the core (left, site, right) with ``factor`` (new, left) multiplied from the left."""
+    """Return the core (left, site, right) with ``factor`` (new, left) on its left."""
     site, right = (int(d) for d in core.shape[1:])
     return backend.tl.reshape(factor @ cols_matrix(core, backend), (-1, site, right))
 
 
 def absorb_right(core: Array, factor: Array, backend: Backend) -> Array:
-    """Return the core (left, site, right) with ``factor`` (right, new) multiplied from the right."""
+    """Return the core (left, site, right) with ``factor`` (right, new) on its right."""
     left, site = (int(d) for d in core.shape[:2])
     return backend.tl.reshape(rows_matrix(core, backend) @ factor, (left, site, -1))
 
@@ -96,16 +96,13 @@ def symmetric(cores: Cores, center: int | None, backend: Backend) -> Cores:
     Source: Vidal 2003, equation 9, with the values split evenly.
     """
     cores, spectra = schmidt_form(cores, center, backend)
-    scaled = []
-    for k, core in enumerate(cores):
-        if k > 0:
-            root = np.sqrt(spectra[k - 1])
-            inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
-            core = backend.like(inverse, core)[:, None, None] * core
-        if k < len(spectra):
-            core = core * backend.like(np.sqrt(spectra[k]), core)
-        scaled.append(core)
-    return tuple(scaled)
+    one = np.ones(1)
+    roots = [one, *(np.sqrt(s) for s in spectra), one]
+    inverses = [np.divide(1.0, r, out=np.zeros_like(r), where=r > 0) for r in roots]
+    return tuple(
+        backend.like(inverses[k], core)[:, None, None] * core * backend.like(roots[k + 1], core)
+        for k, core in enumerate(cores)
+    )
 
 
 def bond_spectrum(

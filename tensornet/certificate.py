@@ -17,9 +17,9 @@ class Certificate:
     ----------
     norm : float
         Frobenius norm of what was decomposed (absolute).
-    discarded_weight : tuple of float
-        For each inner bond, the discarded squared weight (absolute). The squared truncation
-        error is exactly their sum.
+    discarded_share : tuple of float
+        For each inner bond, the discarded squared weight as a share of the squared norm. The
+        squared relative truncation error is exactly their sum.
     storage_error : float
         Error of storing the cores in their element type (relative). An estimate: roundings of
         different cores are taken as independent.
@@ -29,20 +29,25 @@ class Certificate:
 
     Examples
     --------
-    >>> c = Certificate(norm=5.0, discarded_weight=(9.0,), storage_error=0.0)
-    >>> c.relative_error, c.lower_bound
-    (0.6, 0.6)
+    >>> c = Certificate(norm=5.0, discarded_share=(0.36,), storage_error=0.0)
+    >>> c.relative_error, c.discarded_weight
+    (0.6, (9.0,))
     """
 
     norm: float
-    discarded_weight: tuple[float, ...]
+    discarded_share: tuple[float, ...]
     storage_error: float
     singular_values: tuple[np.ndarray[Any, Any] | None, ...] = ()
 
     @property
+    def discarded_weight(self) -> tuple[float, ...]:
+        """For each inner bond, the discarded squared weight (absolute)."""
+        return tuple(share * self.norm * self.norm for share in self.discarded_share)
+
+    @property
     def truncation_error(self) -> float:
         """Error of the cuts alone (relative, Frobenius)."""
-        return self._relative(sum(self.discarded_weight))
+        return math.sqrt(sum(self.discarded_share))
 
     @property
     def relative_error(self) -> float:
@@ -52,7 +57,7 @@ class Certificate:
     @property
     def lower_bound(self) -> float:
         """No network with these bonds has a smaller truncation error (relative)."""
-        return self._relative(max(self.discarded_weight, default=0.0))
+        return math.sqrt(max(self.discarded_share, default=0.0))
 
     @property
     def upper_bound(self) -> float:
@@ -60,10 +65,7 @@ class Certificate:
 
         The truncation error never exceeds it. Source: Oseledets 2011, corollary 2.4.
         """
-        return math.sqrt(len(self.discarded_weight)) * self.lower_bound
-
-    def _relative(self, weight: float) -> float:
-        return math.sqrt(weight) / self.norm if weight > 0.0 else 0.0
+        return math.sqrt(len(self.discarded_share)) * self.lower_bound
 
     def __repr__(self) -> str:
         parts = f"truncation {self.truncation_error:.3g}, storage {self.storage_error:.3g}"
@@ -77,10 +79,9 @@ class Certificate:
             f"relative error   {self.relative_error:.6g}",
             f"  truncation     {self.truncation_error:.6g}",
             f"  storage        {self.storage_error:.3g}",
-            f"best possible    at least {self.lower_bound:.6g}, this one at most "
-            f"{self.upper_bound:.6g}",
+            f"best possible    at least {self.lower_bound:.6g} with these bonds",
             f"norm             {self.norm:.6g}",
         ]
-        share = [w / self.norm**2 if w > 0.0 else 0.0 for w in self.discarded_weight]
-        lines += [f"bond {k + 1}: discarded share {s:.3g}" for k, s in enumerate(share)]
+        shares = enumerate(self.discarded_share, start=1)
+        lines += [f"bond {bond}: discarded share of the squared norm {s:.3g}" for bond, s in shares]
         return "\n".join(lines)

@@ -73,6 +73,15 @@ def seal(cores: Cores) -> Cores:
     return cores
 
 
+def trusted(cores: Cores, center: int | None) -> int | None:
+    """Return the center where the cores are isometric to better than single precision.
+
+    Rounded to half precision, isometric cores are so to three digits only: fine for training,
+    not for computing with.
+    """
+    return None if dtype_name(cores[0]) in ("float16", "bfloat16") else center
+
+
 def widened(cores: Cores) -> tuple[Backend, Cores]:
     """Return the backend, and the cores detached and in double precision."""
     backend = backend_of(*cores)
@@ -81,11 +90,14 @@ def widened(cores: Cores) -> tuple[Backend, Cores]:
     return backend, tuple(backend.cast(c, work) for c in plain)
 
 
-def narrowed(cores: Cores, dtype: str, backend: Backend) -> tuple[Cores, float]:
+def narrowed(
+    cores: Cores, dtype: str, backend: Backend, factors: Sequence[float] = ()
+) -> tuple[Cores, float]:
     """Return the cores in an element type, each owning its memory, and the storage error.
 
-    The error is relative and an estimate: core by core the relative rounding error, added in
-    squares. It holds in every gauge because rounding errs by the same share of every entry.
+    Each core is multiplied by its factor, if factors are given. The error is relative and an
+    estimate: core by core the relative rounding error, added in squares. It holds in every
+    gauge because rounding errs by the same share of every entry.
 
     Raises
     ------
@@ -93,17 +105,16 @@ def narrowed(cores: Cores, dtype: str, backend: Backend) -> tuple[Cores, float]:
         If a core has entries beyond the range of the element type.
     """
     stored, squares = [], 0.0
-    for k, core in enumerate(cores):
-        small = backend.own(backend.cast(core, dtype))
+    for k, (core, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
+        small = backend.cast(core * factor, dtype)
         if not backend.all_finite(small):
             remedy = "Use gauge='symmetric', which spreads the norm, or a wider element type."
             raise ToleranceError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
-        size = math.sqrt(weight(core, backend))
-        lost = math.sqrt(weight(backend.cast(small, work_dtype(dtype)) - core, backend))
-        squares += (lost / size) ** 2 if size > 0.0 else 0.0
-        stored.append(small)
+        lost = backend.cast(small, work_dtype(dtype)) / factor - core
+        squares += weight(lost, backend) / (weight(core, backend) or 1.0)
+        stored.append(backend.own(small))
     return tuple(stored), math.sqrt(squares)
 
 
@@ -112,11 +123,24 @@ def weight(a: Array, backend: Backend) -> float:
     return float(backend.numbers(backend.tl.sum(backend.tl.abs(a) ** 2)))
 
 
+def scaled(a: Array, backend: Backend) -> tuple[float, Array]:
+    """Return a power of four and the array divided by it, so that its entries are near 1.
+
+    This keeps squares of very large or small data inside the range of numbers; a power of
+    four, and its square root, multiply without rounding.
+    """
+    largest = float(backend.numbers(backend.tl.max(backend.tl.abs(a))))
+    if largest == 0.0:
+        return 1.0, a
+    scale = math.ldexp(1.0, 2 * ((math.frexp(largest)[1] - 1) // 2))
+    return scale, a / scale
+
+
 def spectrum(cores: Cores, center: int | None, bond: int) -> np.ndarray[Any, Any]:
     """Return the singular values of a chain across an inner bond."""
     backend, wide = widened(cores)
     flat = tuple(fuse(c, backend) if c.ndim == 4 else c for c in wide)
-    return bond_spectrum(flat, center, bond, backend)
+    return bond_spectrum(flat, trusted(cores, center), bond, backend)
 
 
 def norm(cores: Cores, center: int | None) -> float:
@@ -124,7 +148,9 @@ def norm(cores: Cores, center: int | None) -> float:
     backend, wide = widened(cores)
     flat = tuple(fuse(c, backend) if c.ndim == 4 else c for c in wide)
     site = 0 if center is None else center
-    return math.sqrt(weight(move_center(flat, center, site, backend)[site], backend))
+    middle = move_center(flat, trusted(cores, center), site, backend)[site]
+    scale, near_one = scaled(middle, backend)
+    return scale * math.sqrt(weight(near_one, backend))
 
 
 def fused(cores: Cores) -> Cores:
@@ -148,6 +174,12 @@ def transpose(cores: Cores) -> Cores:
     return tuple(backend.tl.transpose(core, (0, 2, 1, 3)) for core in cores)
 
 
+def conjugate(cores: Cores) -> Cores:
+    """Return the complex conjugates of the cores."""
+    backend = backend_of(*cores)
+    return tuple(backend.resolve(backend.conj(core)) for core in cores)
+
+
 def operand(name: str, x: object, core: Array, size: int, axis: int) -> None:
     """Raise unless ``x`` is a vector or matrix of the network's kind and the right size."""
     backend, a = array(name, x)
@@ -167,7 +199,8 @@ def moved(cores: Cores, center: int | None, site: int) -> Cores:
     if site >= len(cores):
         raise ShapeError(complaint("site", f"be 0 to {len(cores) - 1}", site))
     backend, wide = widened(cores)
-    return narrowed(move_center(wide, center, site, backend), dtype_name(cores[0]), backend)[0]
+    moved_cores = move_center(wide, trusted(cores, center), site, backend)
+    return narrowed(moved_cores, dtype_name(cores[0]), backend)[0]
 
 
 def rounded(
@@ -181,10 +214,13 @@ def rounded(
         raise OptionError(complaint("bonds", "be numbers when rounding", repr(bonds)))
     caps = requested_bonds(sites, max_bond, bonds)
     site = 0 if center is None else center
-    wide = move_center(wide, center, site, backend)
-    total = weight(wide[site], backend)
+    wide = move_center(wide, trusted(cores, center), site, backend)
+    scale, near_one = scaled(wide[site], backend)
+    wide = (*wide[:site], near_one, *wide[site + 1 :])
+    total = weight(near_one, backend)
     limits = make_limits(caps, rtol, dtype, total, forced=False)
     swept = within(limits, lambda rule: round_cores(wide, site, rule, backend), rtol, total)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
-    stored, storage = narrowed(middle, dtype, backend)
-    return Rounded(stored, n // 2, certify(swept, math.sqrt(total), storage, 1.0))
+    factors = [scale if k == n // 2 else 1.0 for k in range(n)]
+    stored, storage = narrowed(middle, dtype, backend, factors)
+    return Rounded(stored, n // 2, certify(swept, total, storage, scale))

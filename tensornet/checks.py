@@ -127,9 +127,8 @@ def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Back
     NonFiniteError
         If an entry is NaN or infinite; says how many and where the first one is.
     """
-    library_of(value)
     a: Array = value
-    backend = backend_of(a)
+    backend = backend_of(a, argument=argument)
     shape = tuple(int(d) for d in a.shape)
     if n_dims is not None and len(shape) != n_dims:
         given = f"shape {shape} with {len(shape)}"

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from tensornet import chains
-from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
 from tensornet.bonds import requested_bonds, structural_bonds
 from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
@@ -22,7 +22,7 @@ GAUGES = ("central", "left", "right", "symmetric", "identity")
 
 
 def mpo(
-    W: Array,  # noqa: N803
+    W: Array,
     shape: ShapeSpec = None,
     *,
     max_bond: int | None = None,
@@ -101,13 +101,14 @@ def mpo(
     choice("gauge", gauge, GAUGES)
     backend, matrix = array("W", W, 2)
     layout = matrix_layout(int(matrix.shape[0]), int(matrix.shape[1]), shape, pad=pad)
-    made = _decompose(layout.fold(matrix), backend, max_bond, bonds, rtol, gauge)
+    request = _Request(max_bond, bonds, rtol, gauge)
+    made = _decompose(layout.fold(matrix), request, backend)
     cores = chains.split(made.cores, layout)
     return MPO._from(cores, layout, made.center, made.certificate)
 
 
 def tt(
-    T: Array,  # noqa: N803
+    T: Array,
     *,
     max_bond: int | None = None,
     bonds: Bonds = None,
@@ -147,8 +148,15 @@ def tt(
     """
     choice("gauge", gauge, GAUGES)
     backend, tensor = array("T", T)
-    made = _decompose(tensor, backend, max_bond, bonds, rtol, gauge)
+    made = _decompose(tensor, _Request(max_bond, bonds, rtol, gauge), backend)
     return TensorTrain._from(made.cores, made.center, made.certificate)
+
+
+class _Request(NamedTuple):
+    max_bond: int | None
+    bonds: Bonds
+    rtol: float | None
+    gauge: str
 
 
 class _Made(NamedTuple):
@@ -157,64 +165,41 @@ class _Made(NamedTuple):
     certificate: Certificate
 
 
-def _decompose(
-    tensor: Array,
-    backend: Backend,
-    max_bond: int | None,
-    bonds: Bonds,
-    rtol: float | None,
-    gauge: str,
-) -> _Made:
+def _decompose(tensor: Array, request: _Request, backend: Backend) -> _Made:
     """Return fused cores (left, site, right) in the tensor's element type."""
-    sites = tuple(int(d) for d in tensor.shape)
-    caps = requested_bonds(sites, max_bond, bonds)
-    forced = bonds == "full" if isinstance(bonds, str) else False
-    if forced and rtol is not None:
+    caps = requested_bonds(tuple(int(d) for d in tensor.shape), request.max_bond, request.bonds)
+    forced = isinstance(request.bonds, str)
+    if forced and request.rtol is not None:
+        given = f"rtol={request.rtol}"
         remedy = "Leave one of them out."
-        raise OptionError(complaint("bonds", "not be 'full' with rtol", f"rtol={rtol}", remedy))
-    if gauge == "identity":
-        return _identity(tensor, caps, rtol, backend)
+        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
     dtype = dtype_name(tensor)
-    scale, scaled = _scaled(tensor, backend)
+    scale, scaled = chains.scaled(backend.cast(tensor, work_dtype(dtype)), backend)
     weight = chains.weight(scaled, backend)
-    limits = make_limits(caps, rtol, dtype, weight, forced=forced)
-    swept = within(limits, lambda rule: sweep(scaled, rule, backend), rtol, weight)
-    cores, center = _gauged(swept.cores, swept.center, gauge, backend)
-    stored, storage = chains.narrowed(_rescaled(cores, center, scale), dtype, backend)
-    return _Made(stored, center, certify(swept, scale * math.sqrt(weight), storage, scale))
+    if request.gauge == "identity":
+        return _identity(tensor, caps, request.rtol, scale * math.sqrt(weight))
+    limits = make_limits(caps, request.rtol, dtype, weight, forced=forced)
+    swept = within(limits, lambda rule: sweep(scaled, rule, backend), request.rtol, weight)
+    cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
+    factors = _factors(len(cores), center, scale)
+    stored, storage = chains.narrowed(cores, dtype, backend, factors)
+    return _Made(stored, center, certify(swept, weight, storage, scale))
 
 
-def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, backend: Backend) -> _Made:
+def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: float) -> _Made:
+    backend = backend_of(tensor)
     sites = tuple(int(d) for d in tensor.shape)
     if rtol is not None or caps != structural_bonds(sites):
         given = "rtol" if rtol is not None else f"bonds {list(caps[1:-1])}"
         remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."
         raise OptionError(complaint("gauge", "not be 'identity' with limits", given, remedy))
     cores, center = identity_cores(tensor, backend)
-    scale, scaled = _scaled(tensor, backend)
-    norm = scale * math.sqrt(chains.weight(scaled, backend))
-    certificate = Certificate(norm, (0.0,) * (len(sites) - 1), 0.0, (None,) * (len(sites) - 1))
+    none = len(sites) - 1
+    certificate = Certificate(norm, (0.0,) * none, 0.0, (None,) * none)
     return _Made(tuple(backend.own(core) for core in cores), center, certificate)
 
 
-def _scaled(tensor: Array, backend: Backend) -> tuple[float, Array]:
-    """Return a power of four and the tensor divided by it, in double precision.
-
-    Entries near 1 keep Gram matrices of very large or small data inside the range of numbers;
-    a power of four, and its square root, multiply without rounding.
-    """
-    wide = backend.cast(tensor, work_dtype(dtype_name(tensor)))
-    largest = float(backend.numbers(backend.tl.max(backend.tl.abs(wide))))
-    if largest == 0.0:
-        return 1.0, wide
-    exponent = math.frexp(largest)[1]
-    scale = math.ldexp(1.0, 2 * ((exponent - 1) // 2))
-    return scale, wide / scale
-
-
-def _gauged(
-    cores: Cores, center: int, gauge: str, backend: Backend
-) -> tuple[Cores, int | None]:
+def _gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
     n = len(cores)
     if gauge == "symmetric":
         return symmetric(cores, center, backend), None
@@ -222,10 +207,9 @@ def _gauged(
     return move_center(cores, center, target, backend), target
 
 
-def _rescaled(cores: Cores, center: int | None, scale: float) -> Cores:
-    if center is not None or len(cores) == 1:
-        k = center or 0
-        return (*cores[:k], cores[k] * scale, *cores[k + 1 :])
+def _factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:
+    """Return by how much each core is multiplied to give the data their scale back."""
+    if center is not None or n == 1:
+        return tuple(scale if k == (center or 0) else 1.0 for k in range(n))
     # In the symmetric gauge half of the scale belongs to each end of the chain.
-    root = math.sqrt(scale)
-    return (cores[0] * root, *cores[1:-1], cores[-1] * root)
+    return (math.sqrt(scale), *(1.0,) * (n - 2), math.sqrt(scale))

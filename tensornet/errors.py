@@ -1,4 +1,4 @@
-"""Exceptions of tensornet: each message names the argument, what was expected, what came, and a remedy."""
+"""Exceptions: each message names the argument, what was expected, what came, and a remedy."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tensornet.checks import integer
 from tensornet.errors import ShapeError, complaint
@@ -48,7 +48,7 @@ def factorize(size: int, n: int) -> tuple[int, ...]:
     size = integer("size", size, 1, ShapeError)
     n = integer("n", n, 1, ShapeError)
     factors = _balanced(size, n)
-    if factors is None or not is_fair(factors):
+    if not is_fair(factors):
         raise ShapeError(
             complaint(
                 "size",
@@ -82,8 +82,7 @@ def next_fair(size: int, n: int) -> int:
     105
     """
     while True:
-        factors = _balanced(size, n)
-        if factors is not None and is_fair(factors):
+        if is_fair(_balanced(size, n)):
             return size
         size += 1
 
@@ -103,7 +102,7 @@ def prime_factors(size: int) -> tuple[int, ...]:
             found.append(divisor)
             size //= divisor
         divisor += 1 if divisor == 2 else 2
-    return tuple(found + [size] if size > 1 or not found else found)
+    return tuple([*found, size] if size > 1 or not found else found)
 
 
 def _middle_first(factors: tuple[int, ...]) -> tuple[int, ...]:
@@ -116,8 +115,8 @@ def _middle_first(factors: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _balanced(size: int, n: int) -> tuple[int, ...] | None:
-    """Return the ascending factors with the least (sum, largest), or None if too large to search."""
+def _balanced(size: int, n: int) -> tuple[int, ...]:
+    """Return the ascending factors with the least sum, then the least largest one."""
     primes = prime_factors(size)
     divisors = [1]
     for prime in sorted(set(primes)):
@@ -125,7 +124,7 @@ def _balanced(size: int, n: int) -> tuple[int, ...] | None:
         divisors = [d * p for d in divisors for p in powers]
     ladder = tuple(sorted(divisors))
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(rest: int, sites: int, least: int) -> tuple[int, int, tuple[int, ...]] | None:
         if sites == 1:
             return (rest, rest, (rest,)) if rest >= least else None
@@ -142,4 +141,4 @@ def _balanced(size: int, n: int) -> tuple[int, ...] | None:
         return found
 
     result = best(size, n, 1)
-    return None if result is None else result[2]
+    return (size,) if result is None else result[2]  # None never: ones always fit

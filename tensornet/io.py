@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensornet.backend import library_of, load_backend
 from tensornet.certificate import Certificate
@@ -49,7 +49,7 @@ def save(network: MPO | TensorTrain, path: str | os.PathLike[str]) -> None:
     ...     load(folder + "/m.safetensors").shape
     (2, 2)
     """
-    if not isinstance(network, MPO | TensorTrain):
+    if not isinstance(cast(object, network), MPO | TensorTrain):
         given = type(network).__name__
         raise ArrayTypeError(complaint("network", "be an MPO or a TensorTrain", given))
     target = Path(path)
@@ -113,7 +113,7 @@ def _metadata(network: MPO | TensorTrain) -> dict[str, Any]:
         record["shape"] = list(network.shape)
     if network.certificate is not None:
         c = network.certificate
-        record["certificate"] = [c.norm, list(c.discarded_weight), c.storage_error]
+        record["certificate"] = [c.norm, list(c.discarded_share), c.storage_error]
     return record
 
 
@@ -121,9 +121,9 @@ def _restore(cores: list[Array], metadata: dict[str, Any]) -> MPO | TensorTrain:
     center, saved = metadata["center"], metadata.get("certificate")
     certificate = None
     if saved is not None:
-        norm, weights, storage = saved
-        spectra = (None,) * len(weights)
-        certificate = Certificate(float(norm), tuple(weights), float(storage), spectra)
+        norm, shares, storage = saved
+        spectra = (None,) * len(shares)
+        certificate = Certificate(float(norm), tuple(shares), float(storage), spectra)
     if metadata["kind"] == "TensorTrain":
         return TensorTrain._from(TensorTrain(cores).cores, center, certificate)
     checked = MPO(cores, *metadata["shape"])
@@ -133,34 +133,25 @@ def _restore(cores: list[Array], metadata: dict[str, Any]) -> MPO | TensorTrain:
 
 def _serialize(arrays: dict[str, Array], metadata: dict[str, str]) -> bytes:
     if all(library_of(a) == "numpy" for a in arrays.values()):
-        from safetensors.numpy import save as to_bytes
-    else:
-        from safetensors.torch import save as to_bytes
+        from safetensors.numpy import save as numpy_bytes
 
-        arrays = {name: a.detach().cpu().contiguous() for name, a in arrays.items()}
-    data: bytes = to_bytes(arrays, metadata)
-    return data
+        return bytes(numpy_bytes(arrays, metadata))
+    from safetensors.torch import save as torch_bytes
+
+    plain = {name: a.detach().resolve_conj().cpu().contiguous() for name, a in arrays.items()}
+    return bytes(torch_bytes(plain, metadata))
 
 
 def _write_aside(data: bytes, target: Path) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with aside.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        mode = 0o666 & ~_umask()
-        os.chmod(name, target.stat().st_mode if target.exists() else mode)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _read_metadata(target: Path) -> dict[str, Any]:

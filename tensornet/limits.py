@@ -58,16 +58,16 @@ def within(limits: Limits, run: Callable[[Limits], Swept], rtol: object, weight:
         If the caps alone cost more than ``rtol``; says what they cost and what ``rtol`` needs.
     """
     swept = run(limits)
-    if rtol is None or limits.kept(swept.discarded):
+    if rtol is None or limits.kept(swept.record.discarded):
         return swept
     least = run(replace(limits, allowed=0.0))
-    if limits.kept(least.discarded):
+    if limits.kept(least.record.discarded):
         ends = range(len(limits.caps))
-        reserve = tuple(least.discarded.get(k, 0.0) for k in ends)
+        reserve = tuple(least.record.discarded.get(k, 0.0) for k in ends)
         return run(replace(limits, reserve=reserve))
     wide = tuple(_unbounded(limits.caps))
     needed = [int(core.shape[0]) for core in run(replace(limits, caps=wide)).cores[1:]]
-    reached = math.sqrt(sum(least.discarded.values()) / weight)
+    reached = math.sqrt(sum(least.record.discarded.values()) / weight)
     raise ToleranceError(
         complaint(
             "rtol",
@@ -83,19 +83,22 @@ def _unbounded(caps: tuple[int, ...]) -> list[int]:
     return [1, *[2**62] * (len(caps) - 2), 1]
 
 
-def certify(swept: Swept, norm: float, storage_error: float, scale: float) -> Certificate:
-    """Return the certificate of a sweep over data that were divided by ``scale``."""
+def certify(swept: Swept, weight: float, storage_error: float, scale: float) -> Certificate:
+    """Return the certificate of a sweep over data of squared norm ``weight``.
+
+    The data had been divided by ``scale``; spectra and norm are stated for the data as given.
+    """
     bonds = range(1, len(swept.cores))
     spectra = []
     for bond in bonds:
-        found = swept.weights.get(bond)
+        found = swept.record.weights.get(bond)
         if found is not None:
             found = scale * found**0.5
             found.flags.writeable = False
         spectra.append(found)
     return Certificate(
-        norm=norm,
-        discarded_weight=tuple(swept.discarded[k] * scale**2 for k in bonds),
+        norm=scale * math.sqrt(weight),
+        discarded_share=tuple(swept.record.discarded[k] / (weight or 1.0) for k in bonds),
         storage_error=storage_error,
         singular_values=tuple(spectra),
     )

@@ -106,12 +106,12 @@ def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], A
     m, n = (int(d) for d in a.shape)
     if m < n:
         u, s, vh = thin_svd(backend.adjoint(a), backend)
-        return *_sign_pair(backend.adjoint(vh), s, backend.adjoint(u), backend),
+        return (*_sign_pair(backend.adjoint(vh), s, backend.adjoint(u), backend),)
     if m > 2 * n:
         q, r = positive_qr(a, backend)
         u, s, vh = _svd(r, backend)
-        return *_sign_pair(q @ u, s, vh, backend),
-    return *_sign_pair(*_svd(a, backend), backend),
+        return (*_sign_pair(q @ u, s, vh, backend),)
+    return (*_sign_pair(*_svd(a, backend), backend),)
 
 
 def _svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
@@ -166,9 +166,7 @@ def _svd_basis(a: Array, rule: Truncation, backend: Backend) -> SideBasis:
     return SideBasis(u[:, : cut.kept], cut, s**2)
 
 
-def _eigh(
-    gram: Array, backend: Backend
-) -> tuple[np.ndarray[Any, Any], Array] | None:
+def _eigh(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Array] | None:
     """Return descending eigenvalues on the host and their vectors, or None without convergence."""
     try:
         values, vectors = backend.tl.eigh(gram)

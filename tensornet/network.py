@@ -114,7 +114,7 @@ class _Chain:
 
     def _summary(self, dense: int) -> str:
         name, ratio = dtype_name(self._cores[0]), self.n_params / dense
-        size = "larger than dense" if ratio > 1 else "of dense"
+        size = "of dense: larger" if ratio > 1 else "of dense"
         text = f"bonds {list(self.bond_dims[1:-1])}, {name}, {self.n_params:,} parameters"
         text += f" ({ratio:.4g} {size}), center {self._center}"
         if self._certificate is not None:
@@ -196,10 +196,16 @@ class MPO(_Chain):
         return self._layout.shape
 
     @property
-    def T(self) -> MPO:  # noqa: N802
+    def T(self) -> MPO:
         """The transpose, with the same bonds."""
         layout, center = self._layout.transposed, self._center
         return MPO._from(chains.transpose(self._cores), layout, center, self._certificate)
+
+    @property
+    def H(self) -> MPO:
+        """The conjugate transpose, with the same bonds."""
+        cores = chains.transpose(chains.conjugate(self._cores))
+        return MPO._from(cores, self._layout.transposed, self._center, self._certificate)
 
     def to_matrix(self) -> Array:
         """Return the matrix, shape (rows, cols), in the cores' element type and library."""

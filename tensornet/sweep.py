@@ -15,21 +15,32 @@ import numpy as np
 from tensornet.backend import Backend
 from tensornet.bonds import structural_bonds
 from tensornet.linalg import side_basis
-from tensornet.truncation import Limits
+from tensornet.truncation import Cut, Limits
 from tensornet.typing import Array, Cores
 
 
-class Swept(NamedTuple):
-    """Cores (left, site, right) with the norm at ``center``, and what each bond discarded.
+class Record(NamedTuple):
+    """What each bond (1 to n - 1) discarded, and the squared singular values seen there.
 
-    ``discarded`` and ``weights`` are keyed by bond (1 to n - 1): squared, absolute. A bond
-    whose full rank was proven without a spectrum has no weights.
+    Squared and absolute. A bond whose full rank was proven without a spectrum has no weights.
     """
+
+    discarded: dict[int, float]
+    weights: dict[int, np.ndarray[Any, Any]]
+
+    def note(self, bond: int, cut: Cut, weights: np.ndarray[Any, Any] | None) -> None:
+        """Enter what happened at a bond."""
+        self.discarded[bond] = cut.discarded
+        if weights is not None:
+            self.weights[bond] = weights
+
+
+class Swept(NamedTuple):
+    """Cores (left, site, right) with the norm at ``center``, and the record of the bonds."""
 
     cores: Cores
     center: int
-    discarded: dict[int, float]
-    weights: dict[int, np.ndarray[Any, Any]]
+    record: Record
 
 
 def meeting_site(site_dims: tuple[int, ...]) -> int:
@@ -54,29 +65,28 @@ def sweep(tensor: Array, limits: Limits, backend: Backend) -> Swept:
     """Return the decomposition of a tensor (p1, ..., pn) in double precision under limits."""
     sites = tuple(int(d) for d in tensor.shape)
     meeting = meeting_site(sites)
-    discarded: dict[int, float] = {}
-    weights: dict[int, np.ndarray[Any, Any]] = {}
+    record = Record({}, {})
     left_cores, right_cores = [], []
     left, right = 1, 1
     for k in range(meeting):
         rest = backend.tl.reshape(tensor, (left * sites[k], -1))
-        basis = side_basis(rest, limits.rule(k + 1, discarded), limits.lossless, backend)
+        basis = side_basis(rest, limits.rule(k + 1, record.discarded), limits.lossless, backend)
         vectors, tensor = _project(basis.vectors, rest, backend)
         left_cores.append(backend.tl.reshape(vectors, (left, sites[k], -1)))
-        _note(k + 1, basis.cut.discarded, basis.weights, discarded, weights)
+        record.note(k + 1, basis.cut, basis.weights)
         left = basis.cut.kept
     for k in range(len(sites) - 1, meeting, -1):
         rest = backend.matrix_transpose(backend.tl.reshape(tensor, (-1, sites[k] * right)))
-        basis = side_basis(rest, limits.rule(k, discarded), limits.lossless, backend)
+        basis = side_basis(rest, limits.rule(k, record.discarded), limits.lossless, backend)
         vectors, rest = _project(basis.vectors, rest, backend)
         tensor = backend.matrix_transpose(rest)
         core = backend.tl.reshape(backend.matrix_transpose(vectors), (-1, sites[k], right))
         right_cores.append(core)
-        _note(k, basis.cut.discarded, basis.weights, discarded, weights)
+        record.note(k, basis.cut, basis.weights)
         right = basis.cut.kept
     middle = backend.tl.reshape(tensor, (left, sites[meeting], right))
     cores = (*left_cores, middle, *right_cores[::-1])
-    return Swept(cores, meeting, discarded, weights)
+    return Swept(cores, meeting, record)
 
 
 def identity_cores(tensor: Array, backend: Backend) -> tuple[Cores, int]:
@@ -109,15 +119,3 @@ def _project(vectors: Array | None, rest: Array, backend: Backend) -> tuple[Arra
     if vectors is None:
         return backend.identity(int(rest.shape[0]), rest), rest
     return vectors, backend.adjoint(vectors) @ rest
-
-
-def _note(
-    bond: int,
-    lost: float,
-    found: np.ndarray[Any, Any] | None,
-    discarded: dict[int, float],
-    weights: dict[int, np.ndarray[Any, Any]],
-) -> None:
-    discarded[bond] = lost
-    if found is not None:
-        weights[bond] = found
