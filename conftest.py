@@ -1,11 +1,20 @@
-"""What pytest leaves out when optional packages are missing."""
+"""What doctests may assume, and what pytest leaves out when optional packages are missing."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+
+import numpy as np
+import pytest
 
 collect_ignore: list[str] = []
 if find_spec("torch") is None or find_spec("transformers") is None:
     collect_ignore += ["mpobert_plugin", "tests/mpobert_plugin", "tests/test_readme.py"]
 if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
+
+
+@pytest.fixture(autouse=True)
+def _numpy_in_doctests(doctest_namespace: dict[str, object]) -> None:
+    """Give the examples of docstrings ``np``, as numpydoc does."""
+    doctest_namespace["np"] = np
