@@ -147,12 +147,9 @@ def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
         )
     for a in arrays:
         if dtype_name(a) not in DTYPES:
+            expected = f"have an element type among {', '.join(DTYPES)}"
             remedy = "Convert it to the precision you want, for example float64."
-            raise DTypeError(
-                complaint(
-                    "the element type", f"be one of {', '.join(DTYPES)}", dtype_name(a), remedy
-                )
-            )
+            raise DTypeError(complaint(argument, expected, dtype_name(a), remedy))
     return load_backend(names.pop())
 
 
@@ -189,7 +186,7 @@ def _numpy_backend(tl: Any) -> Backend:
     return Backend(
         name="numpy",
         tl=tl,
-        cast=lambda a, dtype: np.asarray(a).astype(_numpy_dtype(a, dtype), copy=False),
+        cast=_numpy_cast,
         own=lambda a: np.array(a, order="C", copy=True, subok=False),
         resolve=lambda a: a,
         all_finite=lambda a: bool(np.isfinite(a).all()),
@@ -201,9 +198,10 @@ def _numpy_backend(tl: Any) -> Backend:
     )
 
 
-def _numpy_dtype(a: Array, dtype: str) -> Any:
-    # numpy itself has no bfloat16; an array that has it carries the type object it needs.
-    return a.dtype if dtype_name(a) == dtype else np.dtype(dtype)
+def _numpy_cast(a: Array, dtype: str) -> Array:
+    # Overflow becomes infinity without a warning: callers look for it and say what to do.
+    with np.errstate(over="ignore"):
+        return np.asarray(a).astype(np.dtype(dtype), copy=False)
 
 
 def _torch_backend(tl: Any) -> Backend:

@@ -8,13 +8,13 @@ import secrets
 from pathlib import Path
 from typing import Any, cast
 
-from tensornet.backend import library_of, load_backend
+from tensornet.backend import backend_of, is_complex, load_backend
 from tensornet.certificate import Certificate
 from tensornet.checks import choice
 from tensornet.errors import ArrayTypeError, FileFormatError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.network import MPO, TensorTrain
-from tensornet.typing import Array
+from tensornet.typing import Array, Cores
 
 FORMAT = "tensornet"
 VERSION = 1
@@ -57,8 +57,7 @@ def save(network: MPO | TensorTrain, path: str | os.PathLike[str]) -> None:
         given = f"{target}" + (", which is a folder" if target.is_dir() else "")
         raise FileFormatError(complaint("path", "be a file in an existing folder", given))
     metadata = {FORMAT: json.dumps(_metadata(network))}
-    arrays = {f"core.{k}": core for k, core in enumerate(network.cores)}
-    _write_aside(_serialize(arrays, metadata), target)
+    _write_aside(_serialize(network.cores, metadata), target)
 
 
 def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | TensorTrain:
@@ -94,6 +93,8 @@ def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | Tens
     try:
         arrays = _read_arrays(target, wanted)
         cores = [arrays[f"core.{k}"] for k in range(int(metadata["n_sites"]))]
+        if metadata["complex"]:
+            cores = [_as_complex(core) for core in cores]
         return _restore(cores, metadata)
     except (KeyError, TypeError, ValueError) as error:
         remedy = "The file is damaged or from a newer version; save the network again."
@@ -105,9 +106,10 @@ def _metadata(network: MPO | TensorTrain) -> dict[str, Any]:
     record: dict[str, Any] = {
         "version": VERSION,
         "kind": type(network).__name__,
-        "library": "torch" if library_of(network.cores[0]) == "pytorch" else "numpy",
+        "library": "torch" if backend_of(*network.cores).name == "pytorch" else "numpy",
         "n_sites": network.n_sites,
         "center": network.center,
+        "complex": is_complex(network.cores[0]),
     }
     if isinstance(network, MPO):
         record["shape"] = list(network.shape)
@@ -124,22 +126,44 @@ def _restore(cores: list[Array], metadata: dict[str, Any]) -> MPO | TensorTrain:
         norm, shares, storage = saved
         spectra = (None,) * len(shares)
         certificate = Certificate(float(norm), tuple(shares), float(storage), spectra)
-    if metadata["kind"] == "TensorTrain":
+    kind = choice("kind", metadata["kind"], ("MPO", "TensorTrain"))
+    if kind == "TensorTrain":
         return TensorTrain._from(TensorTrain(cores).cores, center, certificate)
     checked = MPO(cores, *metadata["shape"])
     layout = MatrixLayout(checked.row_dims, checked.col_dims, *metadata["shape"])
     return MPO._from(checked.cores, layout, center, certificate)
 
 
-def _serialize(arrays: dict[str, Array], metadata: dict[str, str]) -> bytes:
-    if all(library_of(a) == "numpy" for a in arrays.values()):
+def _serialize(cores: Cores, metadata: dict[str, str]) -> bytes:
+    backend = backend_of(*cores)
+    owned = (backend.own(core) for core in cores)
+    # The format has no complex128: complex cores are stored with a last axis (real, imaginary).
+    arrays = {f"core.{k}": _as_real(core) for k, core in enumerate(owned)}
+    if backend.name == "numpy":
         from safetensors.numpy import save as numpy_bytes
 
         return bytes(numpy_bytes(arrays, metadata))
     from safetensors.torch import save as torch_bytes
 
-    plain = {name: a.detach().resolve_conj().cpu().contiguous() for name, a in arrays.items()}
-    return bytes(torch_bytes(plain, metadata))
+    return bytes(torch_bytes({name: a.cpu() for name, a in arrays.items()}, metadata))
+
+
+def _as_real(core: Array) -> Array:
+    if not is_complex(core):
+        return core
+    if hasattr(core, "data_ptr"):
+        from torch import view_as_real
+
+        return view_as_real(core)
+    return core.view(core.real.dtype).reshape(*core.shape, 2)
+
+
+def _as_complex(core: Array) -> Array:
+    if hasattr(core, "data_ptr"):
+        from torch import view_as_complex
+
+        return view_as_complex(core)
+    return core[..., 0] + 1j * core[..., 1]
 
 
 def _write_aside(data: bytes, target: Path) -> None:
@@ -164,7 +188,7 @@ def _read_metadata(target: Path) -> dict[str, Any]:
     except (SafetensorError, OSError, ValueError) as error:
         given = f"{target} ({error})"
         raise FileFormatError(complaint("path", "be a safetensors file", given)) from error
-    known = {"kind", "library", "n_sites", "center", "version"}
+    known = {"kind", "complex", "library", "n_sites", "center", "version"}
     if not isinstance(metadata, dict) or not known <= metadata.keys():
         remedy = "Plain weights are read with safetensors and decomposed with tn.mpo."
         raise FileFormatError(complaint("path", "be written by tensornet.save", target, remedy))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tensornet.backend import backend_of
 from tensornet.bonds import structural_bonds
 from tensornet.checks import integer, integers
@@ -229,7 +231,7 @@ def matrix_layout(
 def _is_pair(shape: Any) -> bool:
     if not isinstance(shape, tuple | list):
         return False
-    if len(shape) != 2 or any(not isinstance(part, Sequence) for part in shape):
+    if len(shape) != 2 or any(not isinstance(part, Sequence | np.ndarray) for part in shape):
         expected = "be a number of sites or a pair (row_dims, col_dims)"
         raise ShapeError(complaint("shape", expected, repr(shape)))
     return True

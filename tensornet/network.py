@@ -12,9 +12,9 @@ from tensornet import chains
 from tensornet.accounting import Report, count
 from tensornet.backend import dtype_name, n_elements
 from tensornet.certificate import Certificate
-from tensornet.checks import integer
+from tensornet.checks import describe, integer
 from tensornet.contract.chain import apply_cores, contract_matrix, contract_tensor
-from tensornet.errors import BondError, ShapeError, complaint
+from tensornet.errors import ArrayTypeError, BondError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.typing import Array, Bonds, Cores
 
@@ -369,7 +369,15 @@ def account(network: MPO | TensorTrain | Sequence[MPO | TensorTrain]) -> Report:
     >>> report.unique, report.dense, report.ratio
     (64, 256, 0.25)
     """
-    networks = [network] if isinstance(network, _Chain) else list(network)
+    several = isinstance(network, Sequence) and not isinstance(network, str)
+    networks: list[object] = list(network) if several else [network]  # type: ignore[arg-type]
     if not networks:
         raise ShapeError(complaint("network", "hold at least one network", "an empty sequence"))
-    return count([(n.cores, math.prod(n.shape)) for n in networks])
+    return count([(n.cores, math.prod(n.shape)) for n in map(_chain, networks)])
+
+
+def _chain(network: object) -> MPO | TensorTrain:
+    if isinstance(network, MPO | TensorTrain):
+        return network
+    expected = "be an MPO, a TensorTrain or a sequence of them"
+    raise ArrayTypeError(complaint("network", expected, describe(network)))

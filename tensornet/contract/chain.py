@@ -87,7 +87,7 @@ def join_order(sites: tuple[int, ...], bonds: tuple[int, ...]) -> JoinOrder:
     Examples
     --------
     >>> join_order((2, 2, 2), (1, 2, 2, 1)).multiply_adds
-    24
+    32
     """
     n = len(sites)
     cost = {(k, k + 1): 0 for k in range(n)}
