@@ -1,0 +1,46 @@
+"""MPOBERT on transformers: convert, share, deepen, account, save and load.
+
+Importing the package registers the method 'mpo' with transformers, so that ``from_pretrained``
+restores converted models.
+"""
+
+from __future__ import annotations
+
+from mpobert_plugin import errors, families
+from mpobert_plugin.accounting import ParameterReport, account
+from mpobert_plugin.bank import MPOBank, MPONormBank
+from mpobert_plugin.config import MPOConfig
+from mpobert_plugin.convert import certificates, convert
+from mpobert_plugin.describe import assert_shared, describe
+from mpobert_plugin.init.albert import from_albert
+from mpobert_plugin.linear import MPOLinear
+from mpobert_plugin.norm import MPOLayerNorm
+from mpobert_plugin.persistence import load_state_dict, register
+from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.planning import make_plan
+from mpobert_plugin.presets import build
+from mpobert_plugin.runtime import set_cache
+
+register()
+
+__all__ = [
+    "ConversionPlan",
+    "MPOBank",
+    "MPOConfig",
+    "MPOLayerNorm",
+    "MPOLinear",
+    "MPONormBank",
+    "ParameterReport",
+    "account",
+    "assert_shared",
+    "build",
+    "certificates",
+    "convert",
+    "describe",
+    "errors",
+    "families",
+    "from_albert",
+    "load_state_dict",
+    "make_plan",
+    "set_cache",
+]

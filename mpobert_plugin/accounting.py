@@ -1,0 +1,247 @@
+"""Count the parameters of a model: every use, what is stored, what is shared, and by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel
+
+from mpobert_plugin.adapter import AdaptedLinear
+from mpobert_plugin.bank import MPOBank, MPONormBank
+from mpobert_plugin.families import known_model_types
+from mpobert_plugin.locate import base_of, family_of, prefix_of, uses_of_layers
+from mpobert_plugin.spec import BankSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+KINDS = ("central", "auxiliary", "adapter", "bias", "norm", "embedding", "head", "dense")
+
+
+@dataclass(frozen=True)
+class ParameterReport:
+    """Numbers of parameters of a model; prints as a table.
+
+    Parameters
+    ----------
+    total : int
+        Every use counted: a tensor that 12 layers use counts 12 times.
+    unique : int
+        What is stored.
+    trainable : int
+        Stored parameters with ``requires_grad``.
+    shared : int
+        Stored elements with more than one user.
+    by_kind : dict of str to int
+        Stored parameters of each kind; 'dense' is every plain matrix of the base model.
+    dense : int
+        Size of the dense twin: the same architecture in which every layer has plain matrices,
+        biases and norms of its own, without adapters; tied embeddings once.
+
+    Examples
+    --------
+    >>> report = ParameterReport(20, 10, 10, 5, {"central": 4, "dense": 6}, 40)
+    >>> report.ratio, report.compression, report.central_share
+    (0.25, 4.0, 0.4)
+    """
+
+    total: int
+    unique: int
+    trainable: int
+    shared: int
+    by_kind: dict[str, int]
+    dense: int
+
+    @property
+    def ratio(self) -> float:
+        """Stored parameters (unique) divided by those of the dense twin."""
+        return self.unique / self.dense if self.dense else 1.0
+
+    @property
+    def compression(self) -> float:
+        """Parameters of the dense twin divided by the stored ones."""
+        return self.dense / self.unique if self.unique else 1.0
+
+    @property
+    def central_share(self) -> float:
+        """Part of the stored parameters that central tensors are."""
+        return self.by_kind.get("central", 0) / self.unique if self.unique else 0.0
+
+    def __str__(self) -> str:
+        """Return the numbers as a table of plain text."""
+        rows = [("parameters", "number", "of stored")]
+        rows += [
+            (
+                f"  {kind}",
+                f"{self.by_kind[kind]:,}",
+                f"{self.by_kind[kind] / max(self.unique, 1):.1%}",
+            )
+            for kind in KINDS
+            if self.by_kind.get(kind)
+        ]
+        rows += [
+            ("stored (unique)", f"{self.unique:,}", ""),
+            ("  trainable", f"{self.trainable:,}", ""),
+            ("  with more than one user", f"{self.shared:,}", ""),
+            ("every use counted (total)", f"{self.total:,}", ""),
+            ("dense twin", f"{self.dense:,}", ""),
+        ]
+        lines = [f"{a:<28}{b:>15}{c:>12}".rstrip() for a, b, c in rows]
+        verdict = "smaller" if self.ratio < 1 else "larger" if self.ratio > 1 else "as large"
+        lines.append(
+            f"stored / dense twin {self.ratio:.4f} ({verdict}), compression {self.compression:.2f}"
+        )
+        return "\n".join(lines)
+
+
+@dataclass
+class _Entry:
+    """One stored tensor: its kind, size, users, and how much of it is used how often."""
+
+    kind: str
+    numel: int
+    trainable: bool
+    total: int = 0
+    shared: int = 0
+    dense: int = 0
+    users: int = 0
+
+
+def account(model: nn.Module) -> ParameterReport:
+    """Return the numbers of parameters of a model, converted or plain.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model; a plain ALBERT's layers count once for each time that they run.
+
+    Returns
+    -------
+    ParameterReport
+        All counts are numbers of elements.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> report = account(nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3)))
+    >>> report.unique, report.by_kind
+    (19, {'bias': 3, 'embedding': 10, 'dense': 6})
+    """
+    entries: dict[int, _Entry] = {}
+    host = _Host(model)
+    for prefix, module in model.named_modules():
+        if isinstance(module, MPOBank | MPONormBank):
+            _count_bank(module, host, entries)
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            full = f"{prefix}.{name}" if prefix else name
+            uses = host.uses_of(full)
+            key = host.key_of(full, parameter)
+            entry = entries.get(key)
+            if entry is None:
+                kind = _kind(module, name, host.in_head(full))
+                entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
+                entry.dense = 0 if kind == "adapter" else uses * parameter.numel()
+                entries[key] = entry
+            entry.total += uses * parameter.numel()
+            entry.users += uses
+            entry.shared = parameter.numel() if entry.users > 1 else 0
+    return _report(list(entries.values()))
+
+
+def _report(entries: Sequence[_Entry]) -> ParameterReport:
+    by_kind = {kind: sum(entry.numel for entry in entries if entry.kind == kind) for kind in KINDS}
+    return ParameterReport(
+        total=sum(entry.total for entry in entries),
+        unique=sum(entry.numel for entry in entries),
+        trainable=sum(entry.numel for entry in entries if entry.trainable),
+        shared=sum(entry.shared for entry in entries),
+        by_kind={kind: number for kind, number in by_kind.items() if number},
+        dense=sum(entry.dense for entry in entries),
+    )
+
+
+def _count_bank(bank: MPOBank | MPONormBank, host: _Host, entries: dict[int, _Entry]) -> None:
+    spec, slices = bank.spec, bank.slices()
+    for number, (name, parameter) in enumerate(bank.named_parameters(recurse=False)):
+        kind = name.partition("_")[0] if isinstance(bank, MPOBank) else "norm"
+        entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
+        size = parameter[0].numel()
+        users = [0] * parameter.shape[0]
+        for layer, piece in enumerate(slices[name]):
+            users[piece] += host.runs_of(layer)
+        entry.total = size * sum(users)
+        entry.shared = size * sum(count > 1 for count in users)
+        if isinstance(spec, BankSpec):
+            # The plain matrices are counted once, beside the first tensor of the bank.
+            runs = sum(host.runs_of(layer) for layer in range(spec.n_layers))
+            entry.dense = runs * spec.rows * spec.cols if number == 0 else 0
+            entry.dense += runs * spec.rows if name == "bias" else 0
+        else:
+            entry.dense = entry.total
+        entries[id(parameter)] = entry
+
+
+def _kind(module: nn.Module, name: str, in_head: bool) -> str:
+    if isinstance(module, AdaptedLinear) and name.startswith("adapter"):
+        return "adapter"
+    if in_head:
+        return "head"
+    kind = type(module).__name__
+    if "Embedding" in kind:
+        return "embedding"
+    if "LayerNorm" in kind or "RMSNorm" in kind:
+        return "norm"
+    return "bias" if name.endswith("bias") else "dense"
+
+
+class _Host:
+    """What the counts need to know about the model around a tensor."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.prefix = ""
+        self.runs: dict[int, int] = {}
+        self.layers: list[str] = []
+        self.tied: dict[str, int] = {}
+        if not isinstance(model, PreTrainedModel):
+            return
+        self.tied = _declared_ties(model)
+        if model.config.model_type not in known_model_types():
+            return
+        family = family_of(model)
+        self.prefix = prefix_of(model)
+        self.layers = [self.prefix + name + "." for name in family.layer_names(base_of(model))]
+        if self.layers:
+            for layer in uses_of_layers(model):
+                self.runs[layer] = self.runs.get(layer, 0) + 1
+
+    def runs_of(self, layer: int) -> int:
+        """Return how often one forward runs a layer."""
+        return self.runs.get(layer, 0) if self.runs else 1
+
+    def uses_of(self, name: str) -> int:
+        """Return how often one forward uses a parameter."""
+        for layer, prefix in enumerate(self.layers):
+            if name.startswith(prefix):
+                return self.runs_of(layer)
+        return 1
+
+    def in_head(self, name: str) -> bool:
+        """Return whether a parameter lies outside the base model."""
+        return bool(self.prefix) and not name.startswith(self.prefix)
+
+    def key_of(self, name: str, parameter: Tensor) -> int:
+        """Return the same number for all names of one stored tensor."""
+        return self.tied.get(name, id(parameter))
+
+
+def _declared_ties(model: PreTrainedModel) -> dict[str, int]:
+    """Find tensors that moving to meta took apart: only there a tie cannot be seen."""
+    if model.device.type != "meta":
+        return {}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    ties = getattr(model, "all_tied_weights_keys", {})
+    return {name: id(named[source]) for name, source in ties.items() if source in named}

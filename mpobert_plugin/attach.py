@@ -1,0 +1,180 @@
+"""Give a model the banks of a plan and readers in its layers, and its config the plan."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from mpobert_plugin.adapter import AdaptedLinear
+from mpobert_plugin.bank import MPOBank, MPONormBank, StackedBank
+from mpobert_plugin.guard import install_guard
+from mpobert_plugin.linear import MPOLinear
+from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names
+from mpobert_plugin.norm import MPOLayerNorm
+from mpobert_plugin.planning import beside_of
+from mpobert_plugin.runtime import Banks, install_hooks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.families import Family
+    from mpobert_plugin.plan import ConversionPlan
+
+
+def make_banks(
+    plan: ConversionPlan,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> dict[str, StackedBank]:
+    """Return uninitialized banks of a plan by role.
+
+    Parameters
+    ----------
+    plan : ConversionPlan
+        Sizes and layer maps.
+    device, dtype : optional
+        Where and in which element type the tensors are made.
+
+    Returns
+    -------
+    dict of str to StackedBank
+        In the order of the plan: matrices, then norms.
+    """
+    banks: dict[str, StackedBank] = {s.role: MPOBank(s, device, dtype) for s in plan.banks}
+    banks |= {s.role: MPONormBank(s, device, dtype) for s in plan.norms}
+    return banks
+
+
+def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
+    """Replace what the plan names by readers of the banks; the model is changed in place.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model that has the layers of the plan.
+    plan : ConversionPlan
+        A plan made for this model or for its configuration.
+    banks : Banks
+        Banks of the plan.
+    """
+    base, family = base_of(model), family_of(model)
+    names = layer_names(model)
+    for layer, name in enumerate(names):
+        for role, reader in _readers(banks, plan, layer).items():
+            path = f"{name}.{family.matrices.get(role) or family.norms[role]}"
+            reader.train(base.get_submodule(path).training)
+            _put(base, path, reader)
+    for spec in plan.beside:
+        path = family.beside[spec.role]
+        plain = beside_of(model, path)
+        if plain is not None:
+            _put(base, path, AdaptedLinear.beside(plain, spec.rank, spec.alpha))
+    banks.train(base.training)
+    base.add_module(BANKS, banks)
+    install_hooks(base)
+
+
+def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
+    """Add what must not be there while tensors are loaded: the guard against plain loading.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A model with banks.
+    plan : ConversionPlan
+        Its plan.
+    """
+    install_guard(base_of(model), guard_key(model, plan))
+
+
+def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:
+    """Return the name under which the guard puts its marker, seen from the base model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A model with banks.
+    plan : ConversionPlan
+        Its plan.
+
+    Returns
+    -------
+    str
+        Name of a weight that the plain architecture has and the converted one has not.
+    """
+    path = family_of(model).matrices[plan.banks[0].role]
+    return f"{layer_names(model)[0]}.{path}.weight"
+
+
+def _readers(banks: Banks, plan: ConversionPlan, layer: int) -> dict[str, nn.Module]:
+    readers: dict[str, nn.Module] = {}
+    for role in plan.roles():
+        bank = banks[role]
+        if isinstance(bank, MPOBank):
+            readers[role] = MPOLinear(bank, layer)
+        elif isinstance(bank, MPONormBank):
+            readers[role] = MPOLayerNorm(bank, layer)
+    return readers
+
+
+def _put(base: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(base.get_submodule(parent), name, module)
+
+
+def own_config(model: PreTrainedModel) -> None:
+    """Give a model a configuration of its own, since conversion changes it.
+
+    Other models made from the same configuration object would otherwise change with it.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model, changed in place.
+    """
+    shared = model.config
+    own = copy.deepcopy(shared)
+    for module in model.modules():
+        if vars(module).get("config") is shared:
+            module.config = own  # type: ignore[assignment]
+
+
+def expand_layers(model: PreTrainedModel, plan: ConversionPlan) -> None:
+    """Give a model that repeats its layers one module for each layer of the plan, in place.
+
+    The copies refer to the original parameters of what the plan replaces, so that no matrix is
+    copied only to be thrown away.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        An ALBERT.
+    plan : ConversionPlan
+        Its `sources` say which layer each one is copied from.
+    """
+    if plan.sources is None:
+        return
+    base, family, config = base_of(model), family_of(model), model.config
+    names = layer_names(model)
+    groups = [_single_group(base, names[source], family, plan) for source in plan.sources]
+    container = names[0].rsplit(".", 3)[0]
+    config.num_hidden_layers = config.num_hidden_groups = plan.n_layers
+    config.inner_group_num = 1
+    encoder = base.get_submodule(container.rpartition(".")[0]) if "." in container else base
+    setattr(encoder, container.rpartition(".")[2], nn.ModuleList(groups))
+
+
+def _single_group(base: nn.Module, name: str, family: Family, plan: ConversionPlan) -> nn.Module:
+    group_name, inner_name, _ = name.rsplit(".", 2)
+    group, layer = base.get_submodule(group_name), base.get_submodule(name)
+    # The configuration stays one object, so that settings made on the model reach every layer.
+    memo: dict[int, object] = {id(base.config): base.config}
+    for role in plan.roles():
+        path = family.matrices.get(role) or family.norms[role]
+        memo |= {id(tensor): tensor for tensor in layer.get_submodule(path).parameters()}
+    own = copy.deepcopy(layer, memo)
+    inner = group.get_submodule(inner_name)
+    return copy.deepcopy(group, {id(base.config): base.config, id(inner): nn.ModuleList([own])})

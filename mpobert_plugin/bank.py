@@ -1,0 +1,319 @@
+"""Banks: each owns the tensors of one role once, for all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mpobert_plugin.reconstruct import rebuild, recipe
+from mpobert_plugin.spec import BankSpec, NormSpec
+
+if TYPE_CHECKING:
+    from mpobert_plugin.reader import Reader, Values
+
+Place = torch.device | str | None
+
+
+class StackedBank(nn.Module):
+    """Stacked parameters that the modules of all layers read.
+
+    Parameters
+    ----------
+    spec : BankSpec or NormSpec
+        Sizes and layer maps.
+    device, dtype : optional
+        Where and in which element type the uninitialized tensors are made.
+    """
+
+    def __init__(
+        self, spec: BankSpec | NormSpec, device: Place = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.readers: list[Reader] = []
+        for name, shape in spec.tensor_shapes().items():
+            tensor = torch.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(tensor))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the stacked parameters by name.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The parameters themselves.
+        """
+        return {name: tensor for name, tensor in self._parameters.items() if tensor is not None}
+
+    def slices(self) -> dict[str, Sequence[int]]:
+        """Return, for each stacked parameter, the slice that each layer uses.
+
+        Returns
+        -------
+        dict of str to sequence of int
+            Layer maps by the names of the parameters.
+        """
+        raise TypeError(f"{type(self).__name__} must say which slice a layer uses.")
+
+    def all_values(self) -> Sequence[Values]:
+        """Return weight and bias of every layer.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor or None)
+            In the order of the layers.
+        """
+        raise TypeError(f"{type(self).__name__} must say what the layers read.")
+
+    def values_of(self, layer: int) -> Values:
+        """Return weight and bias of one layer that is called by itself.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor or None)
+            Weight and bias.
+        """
+        return self.all_values()[layer]
+
+    def hand_out(self) -> None:
+        """Give every reader its values for the coming forward."""
+        values = self.all_values()
+        for reader in self.readers:
+            object.__setattr__(reader, "handed", values[reader.layer])
+
+    def withdraw(self) -> None:
+        """Take back what was handed out, so that it can be freed."""
+        for reader in self.readers:
+            object.__setattr__(reader, "handed", None)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StackedBank:
+        self.withdraw()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class MPOBank(StackedBank):
+    """Cores, adapters and biases of the matrices of one role, and their rebuilt weights.
+
+    Parameters
+    ----------
+    spec : BankSpec
+        Sizes and layer maps.
+    device, dtype : optional
+        Where and in which element type the uninitialized tensors are made.
+
+    Examples
+    --------
+    >>> spec = BankSpec("query", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0, 0), (0, 1), (0, 1))
+    >>> {name: tuple(tensor.shape) for name, tensor in MPOBank(spec).tensors().items()}
+    {'auxiliary_0': (2, 1, 2, 3, 6), 'central': (1, 6, 3, 2, 1), 'bias': (2, 6)}
+    """
+
+    def __init__(
+        self, spec: BankSpec, device: Place = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(spec, device, dtype)
+        self.spec = spec
+        self.caching = True
+        self._recipe = recipe(spec)
+        self._one = replace(spec, central=(0,), auxiliary=(0,), errors=())
+        self._one_recipe = recipe(self._one)
+        self._cache: tuple[tuple[object, ...], tuple[Tensor, ...]] | None = None
+
+    def slices(self) -> dict[str, Sequence[int]]:
+        """Return, for each stacked parameter, the slice that each layer uses.
+
+        Returns
+        -------
+        dict of str to sequence of int
+            Layer maps by the names of the parameters.
+        """
+        own = tuple(range(self.spec.n_layers))
+        known = {"central": self.spec.central, "bias": self.spec.bias or own}
+        known |= {"adapter_up": own, "adapter_down": own}
+        return {name: known.get(name, self.spec.auxiliary) for name in self.tensors()}
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return the matrix of every layer, cached in evaluation while no tensor changes.
+
+        Returns
+        -------
+        tuple of Tensor
+            (rows, cols) each, in the element type that the forward computes in.
+        """
+        cores, dtype = self._cores(), self._compute_dtype()
+        if not self._may_cache(cores):
+            return rebuild(self.spec, self._recipe, cores, dtype)
+        # The parameters themselves are kept, for a new one could have the address of an old one.
+        key = (dtype, *((t, t._version, t.data_ptr()) for t in cores.values()))
+        if self._cache is None or not _same(self._cache[0], key):
+            # Tensors made under inference_mode could not be used in a later graph.
+            with torch.inference_mode(False), torch.no_grad():
+                self._cache = (key, rebuild(self.spec, self._recipe, cores, dtype))
+        return self._cache[1]
+
+    def all_values(self) -> Sequence[Values]:
+        """Return matrix and bias of every layer.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor or None)
+            In the order of the layers.
+        """
+        weights = self.weights()
+        if self.spec.bias is None:
+            return [(weight, None) for weight in weights]
+        biases = self.tensors()["bias"].unbind(0)
+        return [(w, biases[k]) for w, k in zip(weights, self.spec.bias, strict=True)]
+
+    def values_of(self, layer: int) -> Values:
+        """Return matrix and bias of one layer; only its own matrix is rebuilt in training.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor or None)
+            Weight and bias.
+        """
+        tensors = self.tensors()
+        bias = None if self.spec.bias is None else tensors["bias"][self.spec.bias[layer]]
+        cores = self._cores()
+        if self._may_cache(cores):
+            return self.weights()[layer], bias
+        of_layer = self.slices()
+        one = {name: t[of_layer[name][layer]].unsqueeze(0) for name, t in cores.items()}
+        return rebuild(self._one, self._one_recipe, one, self._compute_dtype())[0], bias
+
+    def drop_cache(self) -> None:
+        """Forget the rebuilt matrices of evaluation."""
+        self._cache = None
+
+    def train(self, mode: bool = True) -> MPOBank:
+        """Set training mode, which forgets the cached matrices.
+
+        Parameters
+        ----------
+        mode : bool
+            True for training, False for evaluation.
+
+        Returns
+        -------
+        MPOBank
+            The bank itself.
+        """
+        if mode:
+            self.drop_cache()
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """Return sizes and sharing for printing.
+
+        Returns
+        -------
+        str
+            One line.
+        """
+        spec = self.spec
+        bonds = " ".join(str(bond) for bond in spec.bond_dims)
+        return (
+            f"{spec.n_layers} x ({spec.rows} x {spec.cols}), bonds {bonds}, "
+            f"{max(spec.central) + 1} central, {max(spec.auxiliary) + 1} auxiliary"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}
+
+    def _cores(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self.tensors().items() if name != "bias"}
+
+    def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
+        if self.training or not self.caching or torch.compiler.is_compiling():
+            return False
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in cores.values()):
+            return False
+        return not any(tensor.is_inference() or tensor.is_meta for tensor in cores.values())
+
+    def _compute_dtype(self) -> torch.dtype:
+        central = self.tensors()["central"]
+        kind = central.device.type
+        # Autocast leaves float64 alone, and so does this.
+        if (
+            central.dtype != torch.float64
+            and torch.amp.is_autocast_available(kind)
+            and torch.is_autocast_enabled(kind)
+        ):
+            return torch.get_autocast_dtype(kind)
+        return central.dtype
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MPOBank:
+        self.drop_cache()
+        super()._apply(fn, recurse)
+        return self
+
+
+def _same(old: tuple[object, ...], new: tuple[object, ...]) -> bool:
+    if len(old) != len(new) or old[0] is not new[0]:
+        return False
+    pairs = zip(old[1:], new[1:], strict=True)
+    # Tensors are compared by identity: == would compare their elements.
+    return all(a[0] is b[0] and a[1:] == b[1:] for a, b in pairs)  # type: ignore[index]
+
+
+class MPONormBank(StackedBank):
+    """Weights and biases of the LayerNorms of one role.
+
+    Parameters
+    ----------
+    spec : NormSpec
+        Size and layer map.
+    device, dtype : optional
+        Where and in which element type the uninitialized tensors are made.
+    """
+
+    def __init__(
+        self, spec: NormSpec, device: Place = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(spec, device, dtype)
+        self.spec = spec
+
+    def slices(self) -> dict[str, Sequence[int]]:
+        """Return, for weight and bias, the slice that each layer uses.
+
+        Returns
+        -------
+        dict of str to sequence of int
+            The same layer map twice.
+        """
+        return dict.fromkeys(self.tensors(), self.spec.slices)
+
+    def all_values(self) -> Sequence[Values]:
+        """Return weight and bias of every layer.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor)
+            In the order of the layers.
+        """
+        weights, biases = (tensor.unbind(0) for tensor in self.tensors().values())
+        return [(weights[k], biases[k]) for k in self.spec.slices]
+
+    def extra_repr(self) -> str:
+        """Return sizes and sharing for printing.
+
+        Returns
+        -------
+        str
+            One line.
+        """
+        return f"{len(self.spec.slices)} x {self.spec.size}, {max(self.spec.slices) + 1} slices"

@@ -1,0 +1,230 @@
+"""Compare the tensors of a checkpoint with those that a model expects, before loading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from mpobert_plugin.errors import CheckpointError, shorten
+from mpobert_plugin.locate import BANKS, base_of, family_of, is_converted, prefix_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the tensors of a checkpoint fit a model; names are the model's.
+
+    Parameters
+    ----------
+    renamed : dict of str to str
+        The checkpoint's name to the model's name, for all that fit.
+    missing : tuple of str
+        Expected and not there.
+    unexpected : tuple of str
+        There and not expected.
+    mismatched : tuple of (str, tuple, tuple)
+        Name, stored shape, expected shape.
+    new_head : tuple of str
+        Missing tensors that only the new task needs.
+    expected : int
+        Number of expected tensors.
+    """
+
+    renamed: dict[str, str]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    new_head: tuple[str, ...]
+    expected: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether everything that must be there is, and nothing else that matters."""
+        return not (self.missing or self.unexpected or self.mismatched)
+
+
+def expected_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor that a checkpoint of the model holds.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        Tied tensors under all their names; markers without elements are left out.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: shape for name, shape in shapes.items() if 0 not in shape}
+
+
+def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
+    """Return how the tensors of a checkpoint fit a model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+    given : mapping of str to tuple of int
+        Shapes of the checkpoint's tensors by name.
+
+    Returns
+    -------
+    Comparison
+        Heads of other tasks, and what only a head of another task needs, are no faults.
+    """
+    expected = expected_shapes(model)
+    stored = {name: shape for name, shape in given.items() if 0 not in shape}
+    renamed = {name: match for name in stored if (match := _match(name, expected, model))}
+    found = set(renamed.values())
+    tied = {
+        name
+        for name, source in getattr(model, "all_tied_weights_keys", {}).items()
+        if source in found or name in found
+    }
+    absent = [name for name in expected if name not in found and name not in tied]
+    new_head = [name for name in absent if _is_new_head(name, model, found)]
+    unexpected = [name for name in stored if name not in renamed and not _foreign(name, model)]
+    mismatched = [
+        (renamed[name], stored[name], expected[renamed[name]])
+        for name in renamed
+        if stored[name] != expected[renamed[name]]
+    ]
+    missing = [name for name in absent if name not in new_head]
+    if missing and not found:
+        # Nothing fits: tied names miss as well, and no head is new.
+        missing, new_head = list(expected), []
+    return Comparison(
+        renamed,
+        tuple(missing),
+        tuple(unexpected),
+        tuple(mismatched),
+        tuple(new_head),
+        len(expected),
+    )
+
+
+def _match(name: str, expected: Shapes, model: PreTrainedModel) -> str | None:
+    """Find the model's name of a tensor: base and head checkpoints load into each other."""
+    prefix = f"{model.base_model_prefix}."
+    for candidate in (name, name.removeprefix(prefix), prefix + name):
+        if candidate in expected:
+            return candidate
+    return None
+
+
+def _is_new_head(name: str, model: PreTrainedModel, found: set[str]) -> bool:
+    prefix = prefix_of(model)
+    if prefix and not name.startswith(prefix):
+        # A head of which some tensors are there is a damaged one, not a new one.
+        head = name.split(".", maxsplit=1)[0]
+        return not any(other.split(".")[0] == head for other in found)
+    return _in_pooler(name.removeprefix(prefix), model) and not any(
+        _in_pooler(other.removeprefix(prefix), model) for other in found
+    )
+
+
+def _in_pooler(name: str, model: PreTrainedModel) -> bool:
+    return name.startswith(family_of(model).beside.get("pooler", "pooler") + ".")
+
+
+def _foreign(name: str, model: PreTrainedModel) -> bool:
+    """Tell whether a stored tensor belongs to another head, or to a pooler this model lacks."""
+    prefix = f"{model.base_model_prefix}."
+    if name.startswith(prefix):
+        inner = name.removeprefix(prefix)
+        return _in_pooler(inner, model) or inner.endswith("position_ids")
+    first = name.split(".", maxsplit=1)[0]
+    if first == BANKS or first in base_of(model)._modules:
+        return _in_pooler(name, model)
+    return first not in ("module", "_orig_mod", "model")
+
+
+def check(model: PreTrainedModel, given: Shapes, where: str) -> Comparison:
+    """Return the comparison of a checkpoint with a model when it fits.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+    given : mapping of str to tuple of int
+        Shapes of the checkpoint's tensors by name.
+    where : str
+        Where the checkpoint is, for the message.
+
+    Returns
+    -------
+    Comparison
+        Without faults; `new_head` may name tensors.
+
+    Raises
+    ------
+    CheckpointError
+        When tensors are missing, unexpected or of another shape; up to ten names of each and
+        their number are listed, with a remedy.
+    """
+    found = compare(model, given)
+    if found.fits:
+        return found
+    parts = []
+    if found.missing:
+        parts.append(
+            f"{len(found.missing)} of {found.expected} expected tensors are missing: "
+            f"{shorten(found.missing)}"
+        )
+    if found.unexpected:
+        parts.append(f"{len(found.unexpected)} are unexpected: {shorten(found.unexpected)}")
+    if found.mismatched:
+        shapes = [f"{n} (stored {s}, expected {e})" for n, s, e in found.mismatched]
+        parts.append(f"{len(shapes)} have another shape: {shorten(shapes)}")
+    raise CheckpointError(
+        f"{where} must hold the tensors of {type(model).__name__}. {'; '.join(parts)}. "
+        f"{_remedy(model, given, found)} Nothing was loaded."
+    )
+
+
+def _remedy(model: PreTrainedModel, given: Shapes, found: Comparison) -> str:
+    prefix = _common_prefix(model, list(given))
+    if prefix:
+        return (
+            f"All names start with {prefix!r}, which a wrapper put there: remove it with "
+            f"{{name.removeprefix({prefix!r}): tensor for name, tensor in state_dict.items()}}."
+        )
+    stored_mpo = any(f".{BANKS}." in f".{name}" for name in given)
+    if stored_mpo and not is_converted(model):
+        return (
+            "This is an MPO checkpoint: load its folder with from_pretrained after "
+            "'import mpobert_plugin', or convert the model first with the checkpoint's options."
+        )
+    if not stored_mpo and is_converted(model):
+        return (
+            "This is a plain checkpoint: load it into the plain model and call "
+            "mpobert_plugin.convert(model, ...)."
+        )
+    if found.mismatched:
+        return (
+            "Bonds, sites, sharing or adapters differ: convert the model with the options that "
+            "the checkpoint was made with; they are in its config.json."
+        )
+    return "The checkpoint is damaged or belongs to another model."
+
+
+def _common_prefix(model: PreTrainedModel, names: Sequence[str]) -> str:
+    expected = expected_shapes(model)
+    for depth in (1, 2):
+        parts = {".".join(name.split(".")[:depth]) for name in names}
+        if len(parts) != 1:
+            continue
+        prefix = parts.pop() + "."
+        bare = [name.removeprefix(prefix) for name in names]
+        fitting = sum(_match(name, expected, model) is not None for name in bare)
+        if fitting * 2 > len(names) and not any(_match(n, expected, model) for n in names):
+            return prefix
+    return ""

@@ -1,0 +1,273 @@
+"""MPOConfig: what was asked for and, once converted, the plan; kept in the model's config.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean
+from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.sharing import Policy
+
+METHOD = "mpo"
+VERSION = 1
+GAUGES = ("symmetric", "central", "left", "right", "identity")
+FITS = ("mean", "first")
+
+Dims: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+Shapes: TypeAlias = "Mapping[str, Dims] | Mapping[int, Sequence[int]] | Dims | None"
+
+
+class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unused-ignore]
+    """Options of a conversion, in the form in which transformers stores them beside a model.
+
+    Parameters
+    ----------
+    sharing : str, list of blocks, or None
+        Which layers share central tensors: 'none', 'all', 'groups:k', 'albert' (auxiliary tensors
+        too) or blocks of layer numbers. None shares what is one module in the model already.
+    n : int
+        Number of sites of each matrix, unless `shapes` gives them.
+    shapes : mapping or pair, optional
+        Factors of the sizes: for each role ``{"query": (row_dims, col_dims)}``, for each size
+        ``{768: (4, 4, 4, 4, 3)}``, or one pair for all matrices.
+    max_bond : int, optional
+        Largest bond.
+    rtol : float, optional
+        Largest relative Frobenius error of each matrix.
+    targets : sequence of str, optional
+        Roles of the matrices to convert; all of the family when None.
+    adapter_rank : int
+        Rank of the low-rank adapters; 0 for none.
+    adapter_alpha : float, optional
+        Adapters are scaled by alpha / rank; alpha is the rank when None.
+    adapter_targets : sequence of str, optional
+        Roles that get an adapter; those of the family when None.
+    share_bias, share_norm : bool, str, or list of blocks, optional
+        Sharing policy of biases and of LayerNorms; None and False keep them per layer.
+    gauge : str
+        'symmetric', 'central', 'left', 'right' or 'identity'.
+    fit : str, optional
+        How layers that differ are brought to share: 'mean' or 'first'.
+    plan : ConversionPlan or mapping, optional
+        The plan that a conversion followed; set by the library.
+    **other
+        ``quant_method`` and ``version``, which stored configurations have. Others are errors.
+
+    Raises
+    ------
+    ConfigError
+        When an option has an unknown name or an impossible value.
+
+    Examples
+    --------
+    >>> config = MPOConfig(sharing="all", adapter_rank=8)
+    >>> MPOConfig.from_dict(config.to_dict()) == config
+    True
+    """
+
+    def __init__(
+        self,
+        sharing: Policy = None,
+        n: int = 5,
+        shapes: Shapes = None,
+        max_bond: int | None = None,
+        rtol: float | None = None,
+        targets: Sequence[str] | None = None,
+        adapter_rank: int = 0,
+        adapter_alpha: float | None = None,
+        adapter_targets: Sequence[str] | None = None,
+        share_bias: Policy = None,
+        share_norm: Policy = None,
+        gauge: str = "symmetric",
+        fit: str | None = None,
+        plan: ConversionPlan | Mapping[str, Any] | None = None,
+        **other: object,
+    ) -> None:
+        _check_stored_fields(other)
+        # transformers takes any text here, though it names its own methods by an enumeration.
+        self.quant_method = METHOD  # type: ignore[assignment]
+        self.version = VERSION
+        self.sharing = _plain(sharing)
+        self.n = n
+        self.shapes = _shapes(shapes)
+        self.max_bond = max_bond
+        self.rtol = rtol
+        self.targets = _names(targets, "targets")
+        self.adapter_rank = adapter_rank
+        self.adapter_alpha = adapter_alpha
+        self.adapter_targets = _names(adapter_targets, "adapter_targets")
+        self.share_bias = _plain(share_bias)
+        self.share_norm = _plain(share_norm)
+        self.gauge = gauge
+        self.fit = fit
+        self.plan = ConversionPlan.from_dict(plan) if isinstance(plan, Mapping) else plan
+        self._check()
+
+    def _check(self) -> None:
+        _integer("n", self.n, least=1)
+        _integer("adapter_rank", self.adapter_rank, least=0)
+        if self.max_bond is not None:
+            _integer("max_bond", self.max_bond, least=1)
+        _number("rtol", self.rtol, above=0.0, below=1.0)
+        _number("adapter_alpha", self.adapter_alpha, above=0.0, below=math.inf)
+        _word("gauge", self.gauge, GAUGES)
+        _word("fit", self.fit, (None, *FITS))
+        if self.gauge == "identity" and (self.max_bond is not None or self.rtol is not None):
+            raise ConfigError("gauge 'identity' must be exact: leave out max_bond and rtol.")
+        if self.adapter_targets is not None and self.adapter_rank == 0:
+            raise ConfigError("adapter_targets needs adapter_rank >= 1, got adapter_rank 0.")
+
+    def replace(self, **options: object) -> MPOConfig:
+        """Return a configuration in which some options have other values.
+
+        Parameters
+        ----------
+        **options
+            Options of the class.
+
+        Returns
+        -------
+        MPOConfig
+            A new configuration.
+
+        Raises
+        ------
+        ConfigError
+            When an option has an unknown name or an impossible value.
+        """
+        fields = {**self.to_dict(), "shapes": self.shapes, "plan": self.plan}
+        return MPOConfig(**{**fields, **options})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            What the class takes as options.
+        """
+        fields = dict(vars(self))
+        for name in ("targets", "adapter_targets"):
+            fields[name] = None if fields[name] is None else list(fields[name])
+        if isinstance(self.shapes, dict):
+            fields["shapes"] = {str(key): _lists(dims) for key, dims in self.shapes.items()}
+        elif self.shapes is not None:
+            fields["shapes"] = _lists(self.shapes)
+        fields["plan"] = None if self.plan is None else self.plan.to_dict()
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def get(self, name: str, default: object = None) -> object:
+        """Return an option by name, as a dict does; transformers asks stored configurations so.
+
+        Parameters
+        ----------
+        name : str
+            Name of an option.
+        default : object
+            Result for an unknown name.
+
+        Returns
+        -------
+        object
+            The option's value.
+        """
+        return vars(self).get(name, default)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MPOConfig) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict(), sort_keys=True))
+
+    def __repr__(self) -> str:
+        default = vars(MPOConfig())
+        hidden = ("quant_method", "version", "plan")
+        shown = [
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if name not in hidden and value != default[name]
+        ]
+        return f"MPOConfig({', '.join(shown)})"
+
+
+def _check_stored_fields(other: Mapping[str, object]) -> None:
+    names = [name for name in MPOConfig.__init__.__annotations__ if name not in ("return", "other")]
+    for name in other:
+        if name not in ("quant_method", "version"):
+            raise ConfigError(f"MPOConfig has no option {name!r}. {did_you_mean(name, names)}")
+    if other.get("quant_method", METHOD) != METHOD:
+        raise ConfigError(f"quant_method must be {METHOD!r}, got {other['quant_method']!r}.")
+    version = other.get("version", VERSION)
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise CheckpointError(
+            f"version of the MPO configuration must be 1 to {VERSION}, got {version!r}. "
+            "A newer version of mpobert_plugin wrote it: upgrade to read it."
+        )
+
+
+def _integer(name: str, value: object, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{name} must be an integer >= {least}, got {value!r}.")
+
+
+def _number(name: str, value: object, above: float, below: float) -> None:
+    if value is None:
+        return
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not right or not above < float(value) < below:  # type: ignore[arg-type]
+        limit = "" if math.isinf(below) else f" and below {below:g}"
+        raise ConfigError(f"{name} must be a number above {above:g}{limit}, got {value!r}.")
+
+
+def _word(name: str, value: str | None, known: Sequence[str | None]) -> None:
+    if value not in known:
+        words = [word for word in known if word is not None]
+        raise ConfigError(
+            f"{name} must be {' or '.join(map(repr, words))}, got {value!r}. "
+            f"{did_you_mean(str(value), words)}"
+        )
+
+
+def _names(given: Sequence[str] | None, argument: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{argument} must list at least one name, got {given!r}.")
+    return tuple(dict.fromkeys(names))
+
+
+def _plain(policy: Policy) -> Policy:
+    if policy is None or isinstance(policy, str | bool) or not isinstance(policy, Sequence):
+        return policy
+    # Ranges and tuples become lists, as which JSON gives them back.
+    blocks: list[Any] = list(policy)
+    return [list(block) if isinstance(block, Sequence) else block for block in blocks]
+
+
+def _shapes(given: Any) -> Any:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {_key(key): _tuples(dims) for key, dims in given.items()}
+    return _tuples(given)
+
+
+def _key(key: object) -> object:
+    # JSON has only text as keys, so that a size comes back as text.
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
+
+
+def _tuples(dims: Any) -> Any:
+    if isinstance(dims, Sequence) and not isinstance(dims, str):
+        return tuple(_tuples(entry) for entry in dims)
+    return dims
+
+
+def _lists(dims: Any) -> Any:
+    return [_lists(entry) for entry in dims] if isinstance(dims, tuple) else dims

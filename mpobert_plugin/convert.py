@@ -1,0 +1,261 @@
+"""Convert a plain model in place: plan, compute, and only then replace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
+
+from mpobert_plugin.attach import attach, expand_layers, finish, make_banks, own_config
+from mpobert_plugin.config import MPOConfig
+from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.init.decomposed import Prepared, prepare
+from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
+from mpobert_plugin.planning import make_plan
+from mpobert_plugin.runtime import Banks, banks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    import tensornet as tn
+    from mpobert_plugin.config import Shapes
+    from mpobert_plugin.plan import ConversionPlan
+    from mpobert_plugin.sharing import LayerMap, Policy
+
+Model = TypeVar("Model", bound="PreTrainedModel")
+
+
+def convert(
+    model: Model,
+    config: MPOConfig | None = None,
+    *,
+    sharing: Policy = None,
+    n: int | None = None,
+    shapes: Shapes = None,
+    max_bond: int | None = None,
+    rtol: float | None = None,
+    targets: Sequence[str] | None = None,
+    adapter_rank: int | None = None,
+    adapter_alpha: float | None = None,
+    adapter_targets: Sequence[str] | None = None,
+    share_bias: Policy = None,
+    share_norm: Policy = None,
+    gauge: str | None = None,
+    fit: str | None = None,
+) -> Model:
+    """Return the model with its matrices replaced by shared tensors; it is changed in place.
+
+    Without options the model computes what it computed: layers that are one module share,
+    others keep their own tensors at full bond, which stores more than the plain matrices. A
+    conversion that fails leaves the model exactly as it was.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain ALBERT or BERT with any head.
+    config : MPOConfig, optional
+        All options in one object; the options below override it.
+    sharing : str or list of blocks, optional
+        Which layers share central tensors: 'none', 'all', 'groups:k', 'albert' or blocks. An
+        ALBERT gets a module of its own for each layer as soon as this is given.
+    n : int, optional
+        Number of sites, five by default.
+    shapes : mapping or pair, optional
+        Factors of the sizes, by role or by size, or one pair for all matrices.
+    max_bond : int, optional
+        Largest bond.
+    rtol : float, optional
+        Largest relative Frobenius error of each matrix.
+    targets : sequence of str, optional
+        Roles of the matrices to convert.
+    adapter_rank : int, optional
+        Rank of the low-rank adapters.
+    adapter_alpha : float, optional
+        Adapters are scaled by alpha / rank.
+    adapter_targets : sequence of str, optional
+        Roles that get an adapter.
+    share_bias, share_norm : bool, str or list of blocks, optional
+        Sharing of biases and LayerNorms.
+    gauge : str, optional
+        'symmetric' by default.
+    fit : str, optional
+        'mean' or 'first': how layers that differ are brought to share.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        The same object.
+
+    Raises
+    ------
+    ModelTypeError
+        When the model is of no known family.
+    ConfigError
+        When an option has an impossible value; TargetError when a target does not exist.
+    SharingError
+        When a policy does not fit, or layers that differ are to share without `fit`.
+    ConversionError
+        When the model is converted already, or a weight cannot be; its full name is told.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> model = convert(plain, n=3, sharing="all", fit="mean")
+    >>> model.mpo["query"].central.shape
+    torch.Size([1, 4, 2, 2, 4])
+    """
+    check_model(model)
+    options: dict[str, object] = {
+        "sharing": sharing,
+        "n": n,
+        "shapes": shapes,
+        "max_bond": max_bond,
+        "rtol": rtol,
+        "targets": targets,
+        "adapter_rank": adapter_rank,
+        "adapter_alpha": adapter_alpha,
+        "adapter_targets": adapter_targets,
+        "share_bias": share_bias,
+        "share_norm": share_norm,
+        "gauge": gauge,
+        "fit": fit,
+    }
+    return convert_with(model, merge_options(config, options))
+
+
+def merge_options(config: MPOConfig | None, options: dict[str, object]) -> MPOConfig:
+    """Return a configuration with the options that are not None put over it.
+
+    Parameters
+    ----------
+    config : MPOConfig or None
+        The configuration; the defaults when None.
+    options : dict
+        Options by name.
+
+    Returns
+    -------
+    MPOConfig
+        A new configuration without a plan.
+
+    Raises
+    ------
+    ConfigError
+        When `config` is something else, or an option is impossible.
+    """
+    if config is not None and not isinstance(config, MPOConfig):
+        raise ConfigError(
+            f"config must be an MPOConfig, got {type(config).__name__}. Options such as "
+            "sharing= and max_bond= are given by name."
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    return (config or MPOConfig()).replace(**given, plan=None)
+
+
+def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = None) -> Model:
+    """Return the model converted by a configuration; it is changed in place.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model.
+    config : MPOConfig
+        All options.
+    sources : tuple of int, optional
+        Layer of the model that each layer of the result is copied from.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        The same object.
+
+    Raises
+    ------
+    MPOBertError
+        As `convert` says.
+    """
+    plan = make_plan(model, config, sources)
+    prepared = prepare(model, plan, config)
+    # Nothing of the model is changed up to here, and nothing in `assemble` fails.
+    assemble(model, prepared.plan, filled_banks(prepared), config)
+    banks_of(model).certificates = _named_certificates(model, prepared)
+    return model
+
+
+def assemble(model: PreTrainedModel, plan: ConversionPlan, banks: Banks, config: MPOConfig) -> None:
+    """Put the banks of a plan into a plain model, in place.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The plain model that the plan was made for.
+    plan : ConversionPlan
+        The plan.
+    banks : Banks
+        Its banks.
+    config : MPOConfig
+        What was asked for; kept in the model's configuration with the plan.
+    """
+    own_config(model)
+    expand_layers(model, plan)
+    attach(model, plan, banks)
+    finish(model, plan)
+    model.config.quantization_config = config.replace(plan=plan)
+
+
+def filled_banks(prepared: Prepared) -> Banks:
+    """Return the banks of a plan with their tensors in them.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Plan and tensors.
+
+    Returns
+    -------
+    Banks
+        Banks by role.
+    """
+    banks = make_banks(prepared.plan, device="meta")
+    for role, bank in banks.items():
+        for name, tensor in prepared.tensors[role].items():
+            kind = name if (role, name) in prepared.trainable else "weight"
+            trainable = name.startswith("adapter") or prepared.trainable.get((role, kind), True)
+            setattr(bank, name, nn.Parameter(tensor, requires_grad=trainable))
+    return Banks(banks, prepared.plan)
+
+
+def _named_certificates(model: PreTrainedModel, prepared: Prepared) -> dict[str, tn.Certificate]:
+    family, names = family_of(model), layer_names(model)
+    return {
+        f"{prefix_of(model)}{names[layer]}.{family.matrices[role]}": certificate
+        for (role, layer), certificate in prepared.certificates.items()
+    }
+
+
+def certificates(model: PreTrainedModel) -> dict[str, tn.Certificate]:
+    """Return the certificate of every matrix that was decomposed, by full module name.
+
+    They belong to the session that converted the model; the relative errors are also kept in
+    ``model.config.quantization_config.plan``. A matrix that was fitted to others has none.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+
+    Returns
+    -------
+    dict of str to tensornet.Certificate
+        Empty for a loaded model.
+
+    Raises
+    ------
+    ConversionError
+        When the model is not converted.
+    """
+    return dict(banks_of(model).certificates)

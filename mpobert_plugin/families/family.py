@@ -1,0 +1,149 @@
+"""A family of models as data: where its layers, matrices and norms are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mpobert_plugin.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a family of models keeps what conversion replaces.
+
+    Parameters
+    ----------
+    name : str
+        Name of the family, stored in the configuration of converted models.
+    model_types : tuple of str
+        Values of ``config.model_type`` that belong to it.
+    layer_pattern : str
+        Regular expression that the full name of a layer, seen from the base model, matches.
+    matrices : mapping of str to str
+        Role of a weight matrix to its path inside a layer.
+    norms : mapping of str to str
+        Role of a LayerNorm to its path inside a layer.
+    beside : mapping of str to str
+        Role of a plain linear layer of the base model that may get an adapter, to its path.
+    adapter_defaults : tuple of str
+        Roles that get an adapter when none are named.
+    repeats_layers : bool
+        Whether the host runs one layer module several times (ALBERT).
+
+    Examples
+    --------
+    >>> from mpobert_plugin.families import BERT
+    >>> BERT.matrices["ffn_in"]
+    'intermediate.dense'
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    layer_pattern: str
+    matrices: Mapping[str, str]
+    norms: Mapping[str, str]
+    beside: Mapping[str, str] = field(default_factory=dict)
+    adapter_defaults: tuple[str, ...] = ()
+    repeats_layers: bool = False
+
+    def layer_names(self, base: nn.Module) -> list[str]:
+        """Return the names of the layers of a base model, first layer first.
+
+        Parameters
+        ----------
+        base : torch.nn.Module
+            Base model, without its head.
+
+        Returns
+        -------
+        list of str
+            Names as ``base.get_submodule`` takes them.
+        """
+        pattern = re.compile(self.layer_pattern)
+        return [name for name, _ in base.named_modules() if pattern.fullmatch(name)]
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register_family(family: Family) -> Family:
+    """Return the family after making it known for its model types.
+
+    Parameters
+    ----------
+    family : Family
+        Description of the new family.
+
+    Returns
+    -------
+    Family
+        The same object.
+
+    Raises
+    ------
+    ConfigError
+        When another family has one of its model types already.
+    """
+    for model_type in family.model_types:
+        known = _FAMILIES.get(model_type)
+        if known is not None and known != family:
+            raise ConfigError(
+                f"model_types must be new, got {model_type!r}, which family {known.name!r} has."
+            )
+    for model_type in family.model_types:
+        _FAMILIES[model_type] = family
+    return family
+
+
+def family_for(model_type: str) -> Family:
+    """Return the family that a model type belongs to.
+
+    Parameters
+    ----------
+    model_type : str
+        ``config.model_type`` of a model.
+
+    Returns
+    -------
+    Family
+        Description of the family.
+
+    Raises
+    ------
+    ConfigError
+        When no family has that model type.
+
+    Examples
+    --------
+    >>> family_for("albert").repeats_layers
+    True
+    """
+    if model_type not in _FAMILIES:
+        raise ConfigError(
+            f"model_type must belong to a known family, got {model_type!r}. "
+            f"{did_you_mean(model_type, known_model_types())}"
+        )
+    return _FAMILIES[model_type]
+
+
+def known_model_types() -> list[str]:
+    """Return every model type that belongs to a family, sorted.
+
+    Returns
+    -------
+    list of str
+        Values of ``config.model_type``.
+
+    Examples
+    --------
+    >>> "bert" in known_model_types()
+    True
+    """
+    return sorted(_FAMILIES)

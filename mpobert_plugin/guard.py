@@ -1,0 +1,73 @@
+"""A marker in saved files that stops plain transformers from loading them with random weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def install_guard(base: nn.Module, key: str) -> None:
+    """Make state dicts of a base model hold an empty tensor under the name of a plain weight.
+
+    Without this library, transformers skips an unknown quantization method with a log line and
+    would fill every layer with random numbers. The empty tensor has another shape than the weight
+    that the plain architecture expects under its name, and that is an error.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model with banks.
+    key : str
+        Name of the weight that the plain architecture has, seen from the base model.
+    """
+    # torch leaves these two methods without types.
+    base.register_state_dict_post_hook(partial(_add_marker, key=key))  # type: ignore[no-untyped-call]
+    base.register_load_state_dict_pre_hook(partial(_drop_marker, key=key))  # type: ignore[no-untyped-call]
+
+
+def is_marker(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of a state dict is the empty marker.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Value of a state dict.
+
+    Returns
+    -------
+    bool
+        True for a tensor without elements.
+
+    Examples
+    --------
+    >>> is_marker(torch.empty(0))
+    True
+    """
+    return tensor.numel() == 0
+
+
+def _add_marker(
+    _module: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    _metadata: Any,
+    key: str,
+) -> None:
+    state_dict[prefix + key] = torch.empty(0)
+
+
+def _drop_marker(
+    _module: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    *_rest: Any,
+    key: str,
+) -> None:
+    marker = state_dict.get(prefix + key)
+    if isinstance(marker, torch.Tensor) and is_marker(marker):
+        del state_dict[prefix + key]

@@ -1,0 +1,3 @@
+"""Where the numbers in the banks come from: decomposed weights, an ALBERT, or fresh ones."""
+
+from __future__ import annotations

@@ -1,0 +1,106 @@
+"""Choose the sites of the matrices of one role, naming the layer that they do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensornet as tn
+from mpobert_plugin.errors import ConfigError, ConversionError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from mpobert_plugin.config import MPOConfig
+
+
+def choose_layout(
+    role: str, linears: Mapping[str, nn.Linear], config: MPOConfig
+) -> tn.MatrixLayout:
+    """Return the layout of the matrices of a role.
+
+    Parameters
+    ----------
+    role : str
+        Name of the role.
+    linears : mapping of str to torch.nn.Linear
+        The linear layers of the role by their full names.
+    config : MPOConfig
+        Its `shapes` and `n` are used.
+
+    Returns
+    -------
+    tensornet.MatrixLayout
+        Sites for the size that all of them have.
+
+    Raises
+    ------
+    ConversionError
+        When they differ in size, or the factors do not fit; the layer's full name is told.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from mpobert_plugin.config import MPOConfig
+    >>> linears = {"layer.0.query": nn.Linear(8, 8)}
+    >>> choose_layout("query", linears, MPOConfig(n=3)).row_dims
+    (2, 2, 2)
+    """
+    first_name, first = next(iter(linears.items()))
+    rows, cols = first.out_features, first.in_features
+    for name, linear in linears.items():
+        if (linear.out_features, linear.in_features) != (rows, cols):
+            raise ConversionError(
+                f"{name} must have the size {rows} x {cols} of {first_name}, got "
+                f"{linear.out_features} x {linear.in_features}. Leave {role!r} out of targets."
+            )
+    try:
+        return tn.matrix_layout(rows, cols, shape=_asked(role, rows, cols, config))
+    except (tn.errors.TensorNetError, ConfigError) as error:
+        raise ConversionError(
+            f"{first_name} ({rows} x {cols}) does not fit the sites: {error} Nothing was changed."
+        ) from error
+
+
+def check_shape_keys(config: MPOConfig, roles: list[str], sizes: set[int]) -> None:
+    """Refuse keys of `shapes` that are neither a role nor a size of the model.
+
+    Parameters
+    ----------
+    config : MPOConfig
+        Its `shapes` are checked.
+    roles : list of str
+        Roles that are converted.
+    sizes : set of int
+        Numbers of rows and columns that occur.
+
+    Raises
+    ------
+    ConfigError
+        When a key means nothing here.
+    """
+    if not isinstance(config.shapes, dict):
+        return
+    for key in config.shapes:
+        if isinstance(key, str) and key not in roles:
+            raise ConfigError(
+                f"shapes must have roles or sizes as keys, got {key!r}. {did_you_mean(key, roles)}"
+            )
+        if isinstance(key, int) and key not in sizes:
+            raise ConfigError(
+                f"shapes must have sizes of the model as keys ({sorted(sizes)}), got {key}."
+            )
+
+
+def _asked(role: str, rows: int, cols: int, config: MPOConfig) -> Any:
+    shapes = config.shapes
+    if not isinstance(shapes, dict):
+        return config.n if shapes is None else shapes
+    if role in shapes:
+        return shapes[role]
+    given = shapes.get(rows) or shapes.get(cols)
+    if given is None:
+        return config.n
+    # A size without an entry gets balanced factors, as many as the other size has.
+    return tuple(shapes.get(size) or tn.factorize(size, len(given)) for size in (rows, cols))

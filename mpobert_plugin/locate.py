@@ -1,0 +1,189 @@
+"""Find the base model, its family, its layers and, once converted, its banks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel
+
+from mpobert_plugin.errors import ConversionError, ModelTypeError
+from mpobert_plugin.families import Family, family_for, known_model_types
+
+if TYPE_CHECKING:
+    from torch import nn
+
+BANKS = "mpo"
+
+
+def check_model(model: object) -> PreTrainedModel:
+    """Return the model if it is one of transformers' models of a known family.
+
+    Parameters
+    ----------
+    model : object
+        Whatever the user gave.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        The same object.
+
+    Raises
+    ------
+    ModelTypeError
+        When it is no such model.
+    """
+    if not isinstance(model, PreTrainedModel):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        remedy = "Pass the model inside the wrapper." if isinstance(inner, PreTrainedModel) else ""
+        raise ModelTypeError(
+            f"model must be a model of transformers, got {type(model).__name__}. {remedy}".rstrip()
+        )
+    if model.config.model_type not in known_model_types():
+        raise ModelTypeError(
+            f"model must be of one of the families {', '.join(known_model_types())}, got "
+            f"{type(model).__name__} of type {model.config.model_type!r}. Describe its layers "
+            "with mpobert_plugin.families.register_family."
+        )
+    return model
+
+
+def base_of(model: PreTrainedModel) -> nn.Module:
+    """Return the base model: the model without its head, or the model itself.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    torch.nn.Module
+        The module that owns the layers and, once converted, the banks.
+    """
+    base: nn.Module = model.base_model
+    return base
+
+
+def prefix_of(model: PreTrainedModel) -> str:
+    """Return what comes before the base model's names in the names of the whole model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    str
+        Text such as ``"bert."``, or an empty one for a base model.
+    """
+    return "" if model.base_model is model else f"{model.base_model_prefix}."
+
+
+def family_of(model: PreTrainedModel) -> Family:
+    """Return the family of a model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    Family
+        Its description.
+    """
+    return family_for(model.config.model_type)
+
+
+def is_converted(model: PreTrainedModel) -> bool:
+    """Return whether a model has banks.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    bool
+        True for a converted model.
+    """
+    return BANKS in base_of(model)._modules
+
+
+def layer_names(model: PreTrainedModel) -> list[str]:
+    """Return the names of the layers, seen from the base model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    list of str
+        At least one name.
+
+    Raises
+    ------
+    ConversionError
+        When the model has no layer that the family knows.
+    """
+    names = family_of(model).layer_names(base_of(model))
+    if not names:
+        raise ConversionError(
+            f"model must have layers named like {family_of(model).layer_pattern!r}, got a "
+            f"{type(model).__name__} without any."
+        )
+    return names
+
+
+def uses_of_layers(model: PreTrainedModel) -> tuple[int, ...]:
+    """Return the layer module that each step of the forward runs, by number.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    tuple of int
+        ``(0, 1, 2, ...)`` where each layer runs once; ``(0, 0, 0, ...)`` for an ALBERT of one
+        group.
+    """
+    if not family_of(model).repeats_layers:
+        return tuple(range(len(layer_names(model))))
+    config = model.config
+    steps = config.num_hidden_layers * config.inner_group_num
+    return repeated_layers(config.num_hidden_groups, config.inner_group_num, steps)
+
+
+def repeated_layers(groups: int, inner: int, steps: int) -> tuple[int, ...]:
+    """Return the layer module that each step runs when groups of layers are repeated.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups.
+    inner : int
+        Number of layers in a group, run one after the other.
+    steps : int
+        Number of steps, a multiple of `inner`.
+
+    Returns
+    -------
+    tuple of int
+        Number of the layer module, counted over all groups.
+
+    Examples
+    --------
+    >>> repeated_layers(2, 1, 5)
+    (0, 0, 0, 1, 1)
+    """
+    turns = steps // inner
+    # The host rounds turn / (turns / groups) down, and so must this.
+    picked = [int(turn / (turns / groups)) for turn in range(turns)]
+    return tuple(group * inner + k for group in picked for k in range(inner))

@@ -1,0 +1,197 @@
+"""The way through transformers: a quantizer named 'mpo' restores converted models on loading."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING,
+    AUTO_QUANTIZER_MAPPING,
+    register_quantization_config,
+    register_quantizer,
+)
+from transformers.quantizers.base import HfQuantizer
+
+from mpobert_plugin.adapter import AdaptedLinear, init_adapter
+from mpobert_plugin.attach import attach, finish, guard_key, make_banks
+from mpobert_plugin.checkpoint import check
+from mpobert_plugin.config import METHOD, MPOConfig
+from mpobert_plugin.convert import convert
+from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
+from mpobert_plugin.locate import BANKS, base_of, check_model, prefix_of
+from mpobert_plugin.planning import check_plan
+from mpobert_plugin.runtime import Banks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+
+class MPOQuantizer(HfQuantizer):
+    """Builds the banks before weights are loaded, and checks that all of them came."""
+
+    quantization_config: MPOConfig
+
+    def _process_model_before_weight_loading(
+        self,
+        model: PreTrainedModel,
+        checkpoint_files: Sequence[str] | None = None,
+        **_kwargs: Any,
+    ) -> PreTrainedModel:
+        check_model(model)
+        shapes = _stored_shapes(checkpoint_files)
+        plan = self.quantization_config.plan
+        if not self.pre_quantized:
+            if any(f".{BANKS}." in f".{name}" for name in shapes):
+                raise CheckpointError(
+                    "quantization_config converts a plain checkpoint on loading, got an MPO "
+                    "checkpoint whose config.json has lost its quantization_config. Restore it."
+                )
+            return model
+        if plan is None:
+            raise CheckpointError(
+                "quantization_config of an MPO checkpoint must hold the plan of its conversion, "
+                "got none. Use the config.json that save_pretrained wrote."
+            )
+        check_plan(model, plan)
+        attach(model, plan, Banks(dict(make_banks(plan)), plan))
+        if shapes:
+            check(model, shapes, "checkpoint")
+        _expect_marker(model, guard_key(model, plan))
+        return model
+
+    def _process_model_after_weight_loading(
+        self,
+        model: PreTrainedModel,
+        **_kwargs: Any,
+    ) -> PreTrainedModel:
+        _check_loaded(model)
+        _forget_quantization(model)
+        if self.pre_quantized and self.quantization_config.plan is not None:
+            finish(model, self.quantization_config.plan)
+            return model
+        return convert(model, self.quantization_config)
+
+    def is_serializable(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Return True: a converted model is saved as any other."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """True: every tensor of a converted model can be trained."""
+        return True
+
+    @property
+    def is_qat_trainable(self) -> bool:
+        """True, so that ``transformers.Trainer`` trains without further adapters."""
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        """True: a converted model consists of plain torch operations."""
+        return True
+
+
+def _stored_shapes(files: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Read names and shapes from the headers of safetensors files; no tensor is read."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files or ():
+        if str(file).endswith(".safetensors"):
+            with safe_open(file, framework="pt") as handle:
+                for name in handle.keys():  # noqa: SIM118 (not a dict)
+                    shapes[name] = tuple(handle.get_slice(name).get_shape())
+    return shapes
+
+
+def _expect_marker(model: PreTrainedModel, key: str) -> None:
+    known = set(model._keys_to_ignore_on_load_unexpected or ())
+    model._keys_to_ignore_on_load_unexpected = known | {re.escape(key) + "$"}
+
+
+def _check_loaded(model: PreTrainedModel) -> None:
+    """Refuse tensors of the base model that no file gave; transformers marks those that came."""
+    prefix = prefix_of(model)
+    absent = [
+        name
+        for name, parameter in model.named_parameters()
+        if not getattr(parameter, "_is_hf_initialized", False)
+    ]
+    pooler = tuple(f"{prefix}{part}" for part in ("pooler.",))
+    lost = [name for name in absent if name.startswith(prefix) and not name.startswith(pooler)]
+    if lost:
+        raise CheckpointError(
+            f"the loaded tensors must fill the base model, {len(lost)} of it are missing or have "
+            f"another shape: {shorten(lost)}. Load the checkpoint that belongs to this config.json."
+        )
+    for module in base_of(model).modules():
+        if isinstance(module, AdaptedLinear) and not getattr(
+            module.adapter_up, "_is_hf_initialized", False
+        ):
+            init_adapter(module.adapter_up, module.adapter_down)
+    if absent:
+        warnings.warn(
+            f"{len(absent)} tensors that the checkpoint does not have start at random, for the "
+            f"task needs them: {shorten(absent)}. Train them before use.",
+            MPOBertWarning,
+            stacklevel=2,
+        )
+
+
+def _forget_quantization(model: PreTrainedModel) -> None:
+    """Make a loaded model like a converted one: casts, Trainer and saving go their plain way."""
+    for name in ("hf_quantizer", "quantization_method"):
+        if name in vars(model):
+            delattr(model, name)
+    vars(model)["is_quantized"] = False
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and getattr(config, "_is_quantized", False):
+            config._is_quantized = False
+
+
+def register() -> None:
+    """Make the quantizer and its configuration known to transformers; twice does nothing."""
+    if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        register_quantization_config(METHOD)(MPOConfig)
+    if METHOD not in AUTO_QUANTIZER_MAPPING:
+        register_quantizer(METHOD)(MPOQuantizer)
+
+
+def load_state_dict(
+    model: PreTrainedModel, state_dict: dict[str, torch.Tensor], assign: bool = False
+) -> None:
+    """Load a state dict into a plain or converted model after checking every name and shape.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted, changed in place.
+    state_dict : dict of str to Tensor
+        Tensors by name; those of a base model and of a model with a head go into each other.
+    assign : bool
+        Take the given tensors themselves instead of copying their values, as for a model on the
+        meta device.
+
+    Raises
+    ------
+    CheckpointError
+        When tensors are missing, unexpected or of another shape; nothing is loaded then.
+    """
+    check_model(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+    found = check(model, shapes, "state_dict")
+    renamed = {found.renamed[name]: state_dict[name] for name in found.renamed}
+    model.load_state_dict(renamed, strict=False, assign=assign)
+    model.tie_weights()
+    if found.new_head:
+        warnings.warn(
+            f"{len(found.new_head)} tensors that the state_dict does not have keep their values: "
+            f"{shorten(found.new_head)}. Train them before use.",
+            MPOBertWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,208 @@
+"""The conversion plan: a frozen value that says everything before anything is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.sharing import LayerMap, decode, encode
+from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """All sizes, layer maps and adapters of a converted model.
+
+    Parameters
+    ----------
+    family : str
+        Name of the model family.
+    n_layers : int
+        Number of layer modules after conversion.
+    banks : tuple of BankSpec
+        One for each role of a matrix.
+    norms : tuple of NormSpec
+        One for each role of a LayerNorm.
+    beside : tuple of BesideSpec
+        Adapters beside plain linear layers.
+    sources : tuple of int or None
+        Layer of the source that each layer is copied from; None when layers stay where they are.
+    gauge : str
+        Gauge of the cores.
+    fit : str or None
+        How layers that differ were brought to share.
+
+    Examples
+    --------
+    >>> bank = BankSpec("query", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0, 0), (0, 1), (0, 1))
+    >>> plan = ConversionPlan("bert", 2, (bank,), (), ())
+    >>> ConversionPlan.from_dict(plan.to_dict()) == plan
+    True
+    """
+
+    family: str
+    n_layers: int
+    banks: tuple[BankSpec, ...]
+    norms: tuple[NormSpec, ...]
+    beside: tuple[BesideSpec, ...]
+    sources: LayerMap | None = None
+    gauge: str = "symmetric"
+    fit: str | None = None
+
+    def roles(self) -> list[str]:
+        """Return the roles of all banks, matrices before norms.
+
+        Returns
+        -------
+        list of str
+            Names.
+        """
+        return [*(spec.role for spec in self.banks), *(spec.role for spec in self.norms)]
+
+    def bank(self, role: str) -> BankSpec:
+        """Return the specification of the bank of one role.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+
+        Returns
+        -------
+        BankSpec
+            The specification.
+
+        Raises
+        ------
+        KeyError
+            When the plan has no such bank.
+        """
+        return {spec.role: spec for spec in self.banks}[role]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            What `from_dict` reads.
+        """
+        fields: dict[str, Any] = {
+            "family": self.family,
+            "n_layers": self.n_layers,
+            # Lists, since writers of JSON sort keys, and optimizers go by the order of the banks.
+            "banks": [{"role": spec.role, **spec.to_dict()} for spec in self.banks],
+            "norms": [{"role": spec.role, **spec.to_dict()} for spec in self.norms],
+            "beside": [asdict(spec) for spec in self.beside],
+            "gauge": self.gauge,
+            "fit": self.fit,
+        }
+        if self.sources is not None:
+            fields["sources"] = encode(self.sources)
+        return fields
+
+    def to_json(self) -> str:
+        """Return the plan as indented JSON text.
+
+        Returns
+        -------
+        str
+            JSON of `to_dict`.
+        """
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ConversionPlan:
+        """Return the plan that `to_dict` wrote, after checking it.
+
+        Parameters
+        ----------
+        fields : mapping
+            Output of `to_dict`.
+
+        Returns
+        -------
+        ConversionPlan
+            The plan.
+
+        Raises
+        ------
+        CheckpointError
+            When a field is missing, unknown or has a value that no plan can have.
+        """
+        needed = {"family", "n_layers", "banks", "norms", "beside"}
+        allowed = needed | {"gauge", "fit", "sources"}
+        if not needed <= set(fields) <= allowed:
+            raise CheckpointError(
+                f"the stored plan must have the fields {sorted(needed)}, got {sorted(fields)}."
+            )
+        n_layers = fields["n_layers"]
+        if type(n_layers) is not int or n_layers < 1:
+            raise CheckpointError(f"n_layers of the stored plan must be >= 1, got {n_layers!r}.")
+        sources = fields.get("sources")
+        return cls(
+            family=str(fields["family"]),
+            n_layers=n_layers,
+            banks=tuple(
+                BankSpec.from_dict(role, bank, n_layers) for role, bank in _entries(fields, "banks")
+            ),
+            norms=tuple(
+                NormSpec.from_dict(role, norm, n_layers) for role, norm in _entries(fields, "norms")
+            ),
+            beside=tuple(
+                BesideSpec.from_dict(role, entry) for role, entry in _entries(fields, "beside")
+            ),
+            sources=None if sources is None else decode(str(sources), n_layers, gaps=True),
+            gauge=str(fields.get("gauge", "symmetric")),
+            fit=fields.get("fit"),
+        )
+
+    def __str__(self) -> str:
+        """Return the plan as a table, a line for each matrix and each norm."""
+        head = f"{self.family}, {self.n_layers} layers, gauge {self.gauge}"
+        lines = [head if self.fit is None else f"{head}, fit {self.fit}"]
+        lines += [_bank_line(spec) for spec in self.banks]
+        lines += [
+            f"  {spec.role:<17} LayerNorm {spec.size}, {_users(spec.slices)}" for spec in self.norms
+        ]
+        lines += [
+            f"  {spec.role:<17} plain, with an adapter of rank {spec.rank}" for spec in self.beside
+        ]
+        return "\n".join(lines)
+
+
+def _entries(fields: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
+    given = fields[name]
+    if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
+        raise CheckpointError(
+            f"{name} of the stored plan must be a list of objects, got {given!r}."
+        )
+    roles = [str(entry.get("role")) for entry in given]
+    if len(set(roles)) < len(roles):
+        raise CheckpointError(f"{name} of the stored plan must name each role once, got {roles}.")
+    return list(zip(roles, given, strict=True))
+
+
+def _bank_line(spec: BankSpec) -> str:
+    dims = " ".join(f"{i}x{j}" for i, j in zip(spec.row_dims, spec.col_dims, strict=True))
+    bonds = " ".join(str(bond) for bond in spec.bond_dims[1:-1])
+    parts = [
+        f"  {spec.role:<17} {spec.rows} x {spec.cols} as {dims}, bonds {bonds or '-'}",
+        f"central {_users(spec.central)}",
+        f"auxiliary {_users(spec.auxiliary)}",
+    ]
+    if spec.bias is not None:
+        parts.append(f"bias {_users(spec.bias)}")
+    if spec.adapter_rank:
+        parts.append(f"adapter of rank {spec.adapter_rank}")
+    return ", ".join(parts)
+
+
+def _users(slices: LayerMap) -> str:
+    number = max(slices) + 1
+    if number == len(slices):
+        return "per layer"
+    return "shared by all" if number == 1 else f"in {number} groups ({encode(slices)})"

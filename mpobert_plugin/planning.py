@@ -1,0 +1,320 @@
+"""Build the conversion plan of a model from its shapes and the configuration alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mpobert_plugin.errors import (
+    CheckpointError,
+    ConversionError,
+    SharingError,
+    TargetError,
+    did_you_mean,
+)
+from mpobert_plugin.layouts import choose_layout
+from mpobert_plugin.locate import (
+    base_of,
+    family_of,
+    is_converted,
+    layer_names,
+    prefix_of,
+    uses_of_layers,
+)
+from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.sharing import LayerMap, layer_map
+from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.config import MPOConfig
+    from mpobert_plugin.families import Family
+
+
+def make_plan(
+    model: PreTrainedModel, config: MPOConfig, sources: LayerMap | None = None
+) -> ConversionPlan:
+    """Return the plan of a conversion; nothing of the model is read but names and shapes.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model of a known family.
+    config : MPOConfig
+        What is asked for.
+    sources : tuple of int, optional
+        Layer of the model that each layer of the result is copied from. By default layers stay
+        where they are, and a model that repeats layers gets a module for each step as soon as
+        `sharing` is given.
+
+    Returns
+    -------
+    ConversionPlan
+        Complete and validated.
+
+    Raises
+    ------
+    ConversionError
+        When the model is converted already, or a matrix does not fit; its full name is told.
+    TargetError
+        When a target does not exist.
+    SharingError
+        When a policy does not fit the number of layers.
+    """
+    if is_converted(model):
+        raise ConversionError(
+            f"model must be plain, got a {type(model).__name__} that is converted already. "
+            "Convert the original model with all options at once."
+        )
+    names = layer_names(model)
+    if sources is None and config.sharing is not None and family_of(model).repeats_layers:
+        sources = uses_of_layers(model)
+    n_layers = len(names) if sources is None else len(sources)
+    adapted = _adapted_roles(model, config)
+    alpha = float(config.adapter_alpha or config.adapter_rank)
+    return ConversionPlan(
+        family=family_of(model).name,
+        n_layers=n_layers,
+        banks=_bank_specs(model, config, n_layers, adapted),
+        norms=_norm_specs(model, config, n_layers),
+        beside=tuple(
+            BesideSpec(role, config.adapter_rank, alpha)
+            for role in family_of(model).beside
+            if role in adapted
+        ),
+        sources=sources,
+        gauge=config.gauge,
+        fit=config.fit,
+    )
+
+
+def _bank_specs(
+    model: PreTrainedModel, config: MPOConfig, n_layers: int, adapted: Sequence[str]
+) -> tuple[BankSpec, ...]:
+    central = layer_map(config.sharing, n_layers)
+    auxiliary = layer_map("albert" if config.sharing == "albert" else None, n_layers)
+    bias = layer_map(config.share_bias, n_layers, "share_bias")
+    if max(auxiliary) == 0 and n_layers > 1 and max(central) > 0:
+        raise SharingError("sharing 'albert' must share central tensors too.")
+    specs = []
+    for role in target_roles(family_of(model), config.targets):
+        linears = linears_of(model, role)
+        layout = choose_layout(role, linears, config)
+        specs.append(
+            BankSpec(
+                role=role,
+                rows=layout.rows,
+                cols=layout.cols,
+                row_dims=layout.row_dims,
+                col_dims=layout.col_dims,
+                bond_dims=layout.structural_bonds(config.max_bond),
+                central=central,
+                auxiliary=auxiliary,
+                bias=bias if _has_bias(linears) else None,
+                adapter_rank=config.adapter_rank if role in adapted else 0,
+                adapter_alpha=float(config.adapter_alpha or config.adapter_rank)
+                if role in adapted
+                else 0.0,
+            )
+        )
+    return tuple(specs)
+
+
+def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
+    slices = layer_map(config.share_norm, n_layers, "share_norm")
+    specs = []
+    for role, path in family_of(model).norms.items():
+        norms = modules_at(model, path)
+        sizes = {}
+        for name, norm in norms.items():
+            if not isinstance(norm, nn.LayerNorm) or norm.bias is None:
+                raise ConversionError(
+                    f"{name} must be a LayerNorm with weight and bias, got {type(norm).__name__}."
+                )
+            sizes[name] = (*norm.normalized_shape, norm.eps)
+        _same(sizes, "LayerNorm")
+        size, eps = next(iter(sizes.values()))
+        specs.append(NormSpec(role, int(size), float(eps), slices))
+    return tuple(specs)
+
+
+def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
+    """Return the roles of the matrices to convert, in the order of the family.
+
+    Parameters
+    ----------
+    family : Family
+        Family of the model.
+    targets : sequence of str, or None
+        Roles, or paths inside a layer; all roles when None.
+
+    Returns
+    -------
+    list of str
+        Roles.
+
+    Raises
+    ------
+    TargetError
+        When a name is neither a role nor a path; close names are told.
+    """
+    if targets is None:
+        return list(family.matrices)
+    return _resolve(targets, family.matrices, "targets")
+
+
+def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> list[str]:
+    roles = {path: role for role, path in known.items()} | {role: role for role in known}
+    unknown = [name for name in names if name not in roles]
+    if unknown:
+        hints = " ".join(f"{name!r}: {did_you_mean(name, list(known))}" for name in unknown)
+        raise TargetError(
+            f"{argument} must name matrices of the model ({', '.join(known)}), got "
+            f"{len(unknown)} unknown of {len(names)}. {hints} Nothing was changed."
+        )
+    asked = {roles[name] for name in names}
+    return [role for role in known if role in asked]
+
+
+def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
+    if config.adapter_rank == 0:
+        return []
+    family = family_of(model)
+    targets = target_roles(family, config.targets)
+    present = {role: path for role, path in family.beside.items() if beside_of(model, path)}
+    available = {**{role: family.matrices[role] for role in targets}, **present}
+    if config.adapter_targets is None:
+        return [role for role in family.adapter_defaults if role in available]
+    return _resolve(config.adapter_targets, available, "adapter_targets")
+
+
+def beside_of(model: PreTrainedModel, path: str) -> nn.Linear | None:
+    """Return the plain linear layer at a path of the base model, or None where there is none.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    path : str
+        Path seen from the base model.
+
+    Returns
+    -------
+    torch.nn.Linear or None
+        The layer; None when this model has none, such as a model without a pooler.
+    """
+    module: nn.Module | None = base_of(model)
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module if isinstance(module, nn.Linear) else None
+
+
+def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
+    """Return the module at a path inside each layer, by its full name.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    path : str
+        Path inside a layer.
+
+    Returns
+    -------
+    dict of str to torch.nn.Module
+        In the order of the layers.
+    """
+    base, prefix = base_of(model), prefix_of(model)
+    return {
+        f"{prefix}{name}.{path}": base.get_submodule(f"{name}.{path}")
+        for name in layer_names(model)
+    }
+
+
+def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
+    """Return the linear layer of a role in each layer, by its full name.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    role : str
+        Role of the matrix.
+
+    Returns
+    -------
+    dict of str to torch.nn.Linear
+        In the order of the layers.
+
+    Raises
+    ------
+    ConversionError
+        When one of them is not a plain linear layer.
+    """
+    found: dict[str, nn.Linear] = {}
+    for name, module in modules_at(model, family_of(model).matrices[role]).items():
+        # A subclass may compute something else than its weight says: a quantized or LoRA layer.
+        if type(module) is not nn.Linear:
+            raise ConversionError(
+                f"{name} must be a plain linear layer, got {type(module).__name__}. Convert the "
+                "model before other libraries change its layers."
+            )
+        found[name] = module
+    return found
+
+
+def _has_bias(linears: Mapping[str, nn.Linear]) -> bool:
+    _same({name: linear.bias is not None for name, linear in linears.items()}, "bias")
+    return next(iter(linears.values())).bias is not None
+
+
+def _same(values: Mapping[str, object], what: str) -> None:
+    first_name, first = next(iter(values.items()))
+    for name, value in values.items():
+        if value != first:
+            raise ConversionError(
+                f"every layer must have the same {what}, got {first} for {first_name} and "
+                f"{value} for {name}."
+            )
+
+
+def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
+    """Refuse a stored plan that does not belong to a model's architecture.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model, on the meta device perhaps.
+    plan : ConversionPlan
+        A plan from a file.
+
+    Raises
+    ------
+    CheckpointError
+        When family, number of layers, roles or sizes differ.
+    """
+    family, n_layers = family_of(model), len(layer_names(model))
+    if (plan.family, plan.n_layers) != (family.name, n_layers):
+        raise CheckpointError(
+            f"the stored plan must be for {family.name} with {n_layers} layers, got "
+            f"{plan.family} with {plan.n_layers}. Its config.json was changed."
+        )
+    roles = [spec.role for spec in plan.banks]
+    if not roles or not set(roles) <= set(family.matrices):
+        raise CheckpointError(
+            f"banks of the stored plan must be among {sorted(family.matrices)}, got {roles}."
+        )
+    others = [*(spec.role for spec in plan.norms), *(spec.role for spec in plan.beside)]
+    if not set(others) <= {*family.norms, *family.beside}:
+        raise CheckpointError(f"the stored plan must name parts of the model, got {others}.")
+    for spec in plan.banks:
+        name, linear = next(iter(linears_of(model, spec.role).items()))
+        if (linear.out_features, linear.in_features) != (spec.rows, spec.cols):
+            raise CheckpointError(
+                f"bank {spec.role!r} of the stored plan must be {linear.out_features} x "
+                f"{linear.in_features} for {name}, got {spec.rows} x {spec.cols}."
+            )

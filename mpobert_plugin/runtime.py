@@ -1,0 +1,169 @@
+"""What happens around each forward: banks hand out the values of all layers and take them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpobert_plugin.bank import MPOBank, StackedBank
+from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.locate import BANKS, base_of, check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    import tensornet as tn
+    from mpobert_plugin.plan import ConversionPlan
+
+
+class Banks(nn.ModuleDict):
+    """All banks of a model by role, with the plan that they follow.
+
+    Parameters
+    ----------
+    banks : dict of str to StackedBank
+        Banks by role.
+    plan : ConversionPlan
+        The plan of the conversion.
+    certificates : dict, optional
+        Certificate of each decomposed matrix by full module name; kept in memory only.
+    """
+
+    def __init__(
+        self,
+        banks: dict[str, StackedBank],
+        plan: ConversionPlan,
+        certificates: dict[str, tn.Certificate] | None = None,
+    ) -> None:
+        super().__init__(banks)
+        self.plan = plan
+        self.certificates = certificates or {}
+
+    def stacked(self) -> Iterator[StackedBank]:
+        """Return an iterator over the banks.
+
+        Returns
+        -------
+        iterator of StackedBank
+            In the order of the plan.
+        """
+        for bank in self.values():
+            if isinstance(bank, StackedBank):
+                yield bank
+
+
+def banks_of(model: object) -> Banks:
+    """Return the banks of a converted model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+
+    Returns
+    -------
+    Banks
+        Its banks by role.
+
+    Raises
+    ------
+    ConversionError
+        When the model is not converted.
+    """
+    checked = check_model(model)
+    banks = base_of(checked)._modules.get(BANKS)
+    if not isinstance(banks, Banks):
+        raise ConversionError(
+            f"model must be converted, got a plain {type(checked).__name__}. "
+            "Call mpobert_plugin.convert(model) first."
+        )
+    return banks
+
+
+def set_cache(model: object, enabled: bool) -> None:
+    """Switch the evaluation cache of rebuilt matrices on or off; it is on at first.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+    enabled : bool
+        Without the cache, every forward rebuilds all matrices.
+
+    Raises
+    ------
+    ConversionError
+        When the model is not converted.
+    """
+    for bank in banks_of(model).stacked():
+        if isinstance(bank, MPOBank):
+            bank.caching = bool(enabled)
+            bank.drop_cache()
+
+
+def install_hooks(base: nn.Module) -> None:
+    """Make every forward of a base model hand out the values of its banks.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model with banks.
+    """
+    base.register_forward_pre_hook(hand_out)
+    base.register_forward_hook(take_back, always_call=True)
+
+
+def hand_out(base: nn.Module, _args: Any) -> None:
+    """Hand out the values of all banks; the forward pre-hook of a base model.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model with banks.
+    """
+    banks = base._modules[BANKS]
+    for bank in banks.stacked():  # type: ignore[union-attr, operator]
+        bank.hand_out()
+
+
+def take_back(base: nn.Module, _args: Any, _output: Any) -> None:
+    """Take back the values of all banks; the forward hook of a base model, also after errors.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model with banks.
+    """
+    banks = base._modules[BANKS]
+    if base.training and torch.is_grad_enabled() and _recomputes(base):
+        _take_back_in_backward(banks)
+        return
+    for bank in banks.stacked():  # type: ignore[union-attr, operator]
+        bank.withdraw()
+
+
+def _recomputes(base: nn.Module) -> bool:
+    """Tell whether layers run again in backward, where they need the same tensors again."""
+    return bool(getattr(base, "is_gradient_checkpointing", False))
+
+
+def _take_back_in_backward(banks: Any) -> None:
+    for bank in banks.stacked():
+        weight = bank.readers[0].values()[0]
+        if weight.requires_grad:
+            # Backward reaches the first layer last: by then no layer needs its values again.
+            weight.register_hook(_Withdrawal(bank))
+
+
+class _Withdrawal:
+    """A tensor hook that takes back the values of one bank."""
+
+    def __init__(self, bank: StackedBank) -> None:
+        self.bank = bank
+
+    def __call__(self, _gradient: Tensor) -> None:
+        self.bank.withdraw()

@@ -1,0 +1,204 @@
+"""Sharing policies: each one is a map from layer to the slice of a stacked tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from mpobert_plugin.errors import SharingError
+
+Policy: TypeAlias = "str | bool | Sequence[Sequence[int]] | None"
+LayerMap: TypeAlias = tuple[int, ...]
+
+_WORDS = "'none', 'all', 'groups:k', 'albert' or a list of blocks of layer numbers"
+
+
+def layer_map(policy: Policy, n_layers: int, argument: str = "sharing") -> LayerMap:
+    """Return, for each layer, the number of the slice that it uses under a policy.
+
+    Parameters
+    ----------
+    policy : str, bool, sequence of sequences of int, or None
+        'none' (also False and None): a slice for each layer. 'all' (also True) and 'albert': one
+        slice. 'groups:k': k blocks of neighbouring layers, as equal as possible. A list of blocks
+        such as ``[[0, 1], [2, 3]]``, which must hold every layer once.
+    n_layers : int
+        Number of layers.
+    argument : str
+        Name of the option, for messages.
+
+    Returns
+    -------
+    tuple of int
+        Slice of each layer; slices are numbered from 0 in the order of their first layer.
+
+    Raises
+    ------
+    SharingError
+        When the policy is unknown or does not fit the number of layers.
+
+    Examples
+    --------
+    >>> layer_map("groups:2", 5)
+    (0, 0, 0, 1, 1)
+    """
+    if policy is None or policy is False or policy == "none":
+        return tuple(range(n_layers))
+    if policy is True or policy in ("all", "albert"):
+        return (0,) * n_layers
+    if isinstance(policy, str):
+        return _groups(policy, n_layers, argument)
+    return _blocks(policy, n_layers, argument)
+
+
+def _groups(policy: str, n_layers: int, argument: str) -> LayerMap:
+    word, colon, digits = policy.partition(":")
+    if word != "groups" or not colon or not digits.isdecimal():
+        raise SharingError(f"{argument} must be {_WORDS}, got {policy!r}.")
+    k = int(digits)
+    if not 1 <= k <= n_layers:
+        raise SharingError(
+            f"{argument} must ask for 1 to {n_layers} groups, since the model has {n_layers} "
+            f"layers, got {policy!r}."
+        )
+    return tuple(layer * k // n_layers for layer in range(n_layers))
+
+
+def _blocks(policy: object, n_layers: int, argument: str) -> LayerMap:
+    found: dict[int, int] = {}
+    if not isinstance(policy, Sequence) or not all(isinstance(b, Sequence) for b in policy):
+        raise SharingError(f"{argument} must be {_WORDS}, got {policy!r}.")
+    for number, block in enumerate(sorted(policy, key=lambda layers: min(layers, default=0))):
+        if len(block) == 0 or not all(type(layer) is int for layer in block):
+            raise SharingError(
+                f"{argument} must list blocks of one or more layer numbers, got {block!r}."
+            )
+        for layer in block:
+            if not 0 <= layer < n_layers:
+                raise SharingError(
+                    f"{argument} must name layers 0 to {n_layers - 1}, got layer {layer}."
+                )
+            if layer in found:
+                raise SharingError(f"{argument} must name each layer once, got {layer} twice.")
+            found[layer] = number
+    missing = sorted(set(range(n_layers)) - set(found))
+    if missing:
+        raise SharingError(
+            f"{argument} must name each of the {n_layers} layers once, layers {missing} are in no "
+            f"block. Add them, each as a block of its own if nothing is to be shared."
+        )
+    return tuple(found[layer] for layer in range(n_layers))
+
+
+def members(slices: LayerMap) -> list[list[int]]:
+    """Return the layers that use each slice.
+
+    Parameters
+    ----------
+    slices : tuple of int
+        Slice of each layer.
+
+    Returns
+    -------
+    list of lists of int
+        Layers of slice 0, of slice 1, and so on.
+
+    Examples
+    --------
+    >>> members((0, 0, 1))
+    [[0, 1], [2]]
+    """
+    users: list[list[int]] = [[] for _ in range(max(slices) + 1)]
+    for layer, piece in enumerate(slices):
+        users[piece].append(layer)
+    return users
+
+
+def encode(slices: LayerMap) -> str:
+    """Return a map as a short readable text: runs of equal and of counting slices.
+
+    Parameters
+    ----------
+    slices : tuple of int
+        Slice of each layer.
+
+    Returns
+    -------
+    str
+        Text that `decode` reads.
+
+    Examples
+    --------
+    >>> encode((0, 0, 0, 1, 1)), encode((0, 1, 2, 3))
+    ('0*3 1*2', '0-3')
+    """
+    words: list[str] = []
+    at = 0
+    while at < len(slices):
+        same = _run(slices, at, 0)
+        counting = _run(slices, at, 1)
+        if same >= counting:
+            words.append(f"{slices[at]}*{same}" if same > 1 else f"{slices[at]}")
+        else:
+            words.append(f"{slices[at]}-{slices[at] + counting - 1}")
+        at += max(same, counting)
+    return " ".join(words)
+
+
+def _run(slices: LayerMap, start: int, step: int) -> int:
+    length = 1
+    while start + length < len(slices) and slices[start + length] == slices[start] + step * length:
+        length += 1
+    return length
+
+
+def decode(text: str, n_layers: int, gaps: bool = False) -> LayerMap:
+    """Return the map that a text of `encode` stands for.
+
+    Parameters
+    ----------
+    text : str
+        Words such as ``0*3`` (slice 0 three times) and ``0-3`` (slices 0 to 3).
+    n_layers : int
+        Number of layers that the map must have.
+    gaps : bool
+        Whether slices may be missing, which only a list of sources can have.
+
+    Returns
+    -------
+    tuple of int
+        Slice of each layer.
+
+    Raises
+    ------
+    SharingError
+        When the text cannot be read, or does not describe that many layers and their slices.
+
+    Examples
+    --------
+    >>> decode("0*3 1*2", 5)
+    (0, 0, 0, 1, 1)
+    """
+    slices: list[int] = []
+    for word in text.split():
+        slices.extend(_word(word, n_layers - len(slices), text))
+    used = set(slices)
+    if len(slices) != n_layers or not (gaps or used == set(range(len(used)))):
+        raise SharingError(
+            f"a layer map must give {n_layers} layers slices counted from 0, got {text!r}."
+        )
+    return tuple(slices)
+
+
+def _word(word: str, room: int, text: str) -> range | list[int]:
+    for mark in "*-":
+        first, found, second = word.partition(mark)
+        if found and first.isdecimal() and second.isdecimal():
+            start, number = int(first), int(second)
+            length = number if mark == "*" else number - start + 1
+            # Checked before a list is made: the text may come from a stranger's file.
+            if 1 <= length <= room:
+                return [start] * length if mark == "*" else range(start, start + length)
+    if word.isdecimal() and room >= 1:
+        return [int(word)]
+    raise SharingError(f"a layer map is made of words like '0*3', '0-3' or '2', got {text!r}.")

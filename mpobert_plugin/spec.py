@@ -1,0 +1,334 @@
+"""Specifications of banks: every size and every layer map, as plain frozen values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.sharing import LayerMap, decode, encode
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BankSpec:
+    """Sizes and layer maps of the matrices of one role.
+
+    Parameters
+    ----------
+    role : str
+        Name of the role, such as 'query'.
+    rows, cols : int
+        True size of each matrix (rows are outputs).
+    row_dims, col_dims : tuple of int
+        Factors of the two sizes; their products are larger than the sizes when padded.
+    bond_dims : tuple of int
+        Bonds, one more than sites, 1 at both ends.
+    central, auxiliary : tuple of int
+        Slice that each layer uses of the central and of the auxiliary tensors.
+    bias : tuple of int or None
+        Slice of the bias that each layer uses; None without biases.
+    adapter_rank : int
+        Rank of the adapter of each layer; 0 without adapters.
+    adapter_alpha : float
+        Adapters are scaled by alpha / rank.
+    errors : tuple of float
+        Relative Frobenius error of each layer's matrix; empty when nothing was decomposed.
+    """
+
+    role: str
+    rows: int
+    cols: int
+    row_dims: tuple[int, ...]
+    col_dims: tuple[int, ...]
+    bond_dims: tuple[int, ...]
+    central: LayerMap
+    auxiliary: LayerMap
+    bias: LayerMap | None = None
+    adapter_rank: int = 0
+    adapter_alpha: float = 0.0
+    errors: tuple[float, ...] = ()
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers that read the bank."""
+        return len(self.central)
+
+    @property
+    def central_site(self) -> int:
+        """Number of the central site, counted from 0."""
+        return len(self.row_dims) // 2
+
+    @property
+    def core_shapes(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Shape (left bond, row factor, column factor, right bond) of each core."""
+        sites = zip(self.bond_dims, self.row_dims, self.col_dims, self.bond_dims[1:], strict=False)
+        return tuple(sites)
+
+    @property
+    def adapter_scale(self) -> float:
+        """Factor alpha / rank of the adapter product; 0 without adapters."""
+        return self.adapter_alpha / self.adapter_rank if self.adapter_rank else 0.0
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every tensor of the bank by its name.
+
+        Returns
+        -------
+        dict of str to tuple of int
+            Stacked tensors: the first size counts slices.
+        """
+        shapes: dict[str, tuple[int, ...]] = {}
+        for site, shape in enumerate(self.core_shapes):
+            if site == self.central_site:
+                shapes["central"] = (max(self.central) + 1, *shape)
+            else:
+                shapes[f"auxiliary_{site}"] = (max(self.auxiliary) + 1, *shape)
+        if self.adapter_rank:
+            shapes["adapter_up"] = (self.n_layers, self.rows, self.adapter_rank)
+            shapes["adapter_down"] = (self.n_layers, self.adapter_rank, self.cols)
+        if self.bias is not None:
+            shapes["bias"] = (max(self.bias) + 1, self.rows)
+        return shapes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the specification as values that JSON can hold; maps become short texts.
+
+        Returns
+        -------
+        dict
+            What `from_dict` reads.
+        """
+        fields: dict[str, Any] = {
+            "rows": self.rows,
+            "cols": self.cols,
+            "row_dims": _words(self.row_dims),
+            "col_dims": _words(self.col_dims),
+            "bond_dims": _words(self.bond_dims),
+            "central": encode(self.central),
+            "auxiliary": encode(self.auxiliary),
+            "bias": None if self.bias is None else encode(self.bias),
+        }
+        if self.adapter_rank:
+            fields |= {"adapter_rank": self.adapter_rank, "adapter_alpha": self.adapter_alpha}
+        if self.errors:
+            same = len(set(self.errors)) == 1
+            fields["errors"] = self.errors[0] if same else list(self.errors)
+        return fields
+
+    @classmethod
+    def from_dict(cls, role: str, fields: Fields, n_layers: int) -> BankSpec:
+        """Return the specification that `to_dict` wrote, after checking it.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+        fields : mapping
+            Output of `to_dict`.
+        n_layers : int
+            Number of layers of the model.
+
+        Returns
+        -------
+        BankSpec
+            The specification.
+
+        Raises
+        ------
+        CheckpointError
+            When a field is missing or sizes do not fit together.
+        """
+        where = f"bank {role!r} of the stored plan"
+        bias = _field(fields, "bias", where)
+        errors = fields.get("errors", ())
+        spec = cls(
+            role=role,
+            rows=_count(fields, "rows", where),
+            cols=_count(fields, "cols", where),
+            row_dims=_counts(fields, "row_dims", where),
+            col_dims=_counts(fields, "col_dims", where),
+            bond_dims=_counts(fields, "bond_dims", where),
+            central=decode(str(_field(fields, "central", where)), n_layers),
+            auxiliary=decode(str(_field(fields, "auxiliary", where)), n_layers),
+            bias=None if bias is None else decode(str(bias), n_layers),
+            adapter_rank=_count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0),
+            adapter_alpha=_number({"adapter_alpha": 0.0, **fields}, "adapter_alpha", where),
+            errors=_errors(errors, n_layers, where),
+        )
+        spec._check(where)
+        return spec
+
+    def _check(self, where: str) -> None:
+        sites = len(self.row_dims)
+        if len(self.col_dims) != sites or len(self.bond_dims) != sites + 1:
+            raise CheckpointError(
+                f"{where} must have as many column factors as row factors and one bond more, got "
+                f"{sites}, {len(self.col_dims)} and {len(self.bond_dims)}."
+            )
+        if math.prod(self.row_dims) < self.rows or math.prod(self.col_dims) < self.cols:
+            raise CheckpointError(
+                f"{where} must have factors that cover {self.rows} x {self.cols}, got "
+                f"{self.row_dims} x {self.col_dims}."
+            )
+        if self.bond_dims[0] != 1 or self.bond_dims[-1] != 1:
+            raise CheckpointError(f"{where} must have end bonds 1, got {self.bond_dims}.")
+
+
+@dataclass(frozen=True)
+class NormSpec:
+    """Size and layer map of the LayerNorms of one role.
+
+    Parameters
+    ----------
+    role : str
+        Name of the role, such as 'attention_norm'.
+    size : int
+        Number of features.
+    eps : float
+        Number added to the variance.
+    slices : tuple of int
+        Slice of weight and bias that each layer uses.
+    """
+
+    role: str
+    size: int
+    eps: float
+    slices: LayerMap
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of the stacked weight and bias.
+
+        Returns
+        -------
+        dict of str to tuple of int
+            Both are (slices, features).
+        """
+        shape = (max(self.slices) + 1, self.size)
+        return {"weight": shape, "bias": shape}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the specification as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            What `from_dict` reads.
+        """
+        return {"size": self.size, "eps": self.eps, "slices": encode(self.slices)}
+
+    @classmethod
+    def from_dict(cls, role: str, fields: Fields, n_layers: int) -> NormSpec:
+        """Return the specification that `to_dict` wrote, after checking it.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+        fields : mapping
+            Output of `to_dict`.
+        n_layers : int
+            Number of layers of the model.
+
+        Returns
+        -------
+        NormSpec
+            The specification.
+
+        Raises
+        ------
+        CheckpointError
+            When a field is missing or no count.
+        """
+        where = f"norm {role!r} of the stored plan"
+        slices = decode(str(_field(fields, "slices", where)), n_layers)
+        eps = _number(fields, "eps", where)
+        return cls(role, _count(fields, "size", where), eps, slices)
+
+
+@dataclass(frozen=True)
+class BesideSpec:
+    """Adapter beside a plain linear layer of the base model.
+
+    Parameters
+    ----------
+    role : str
+        Name of the role, such as 'pooler'.
+    rank : int
+        Rank of the adapter.
+    alpha : float
+        The adapter is scaled by alpha / rank.
+    """
+
+    role: str
+    rank: int
+    alpha: float
+
+    @classmethod
+    def from_dict(cls, role: str, fields: Fields) -> BesideSpec:
+        """Return the specification that ``dataclasses.asdict`` wrote, after checking it.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+        fields : mapping
+            Rank and alpha.
+
+        Returns
+        -------
+        BesideSpec
+            The specification.
+
+        Raises
+        ------
+        CheckpointError
+            When a field is missing or no number.
+        """
+        where = f"adapter {role!r} of the stored plan"
+        return cls(role, _count(fields, "rank", where), _number(fields, "alpha", where))
+
+
+def _words(sizes: tuple[int, ...]) -> str:
+    return " ".join(str(size) for size in sizes)
+
+
+def _field(fields: Fields, name: str, where: str) -> object:
+    if name not in fields:
+        raise CheckpointError(f"{where} must have the field {name!r}, got {sorted(fields)}.")
+    return fields[name]
+
+
+def _count(fields: Fields, name: str, where: str, least: int = 1) -> int:
+    value = _field(fields, name, where)
+    if type(value) is not int or value < least:
+        raise CheckpointError(f"{name} of {where} must be an integer >= {least}, got {value!r}.")
+    return value
+
+
+def _number(fields: Fields, name: str, where: str) -> float:
+    value = _field(fields, name, where)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CheckpointError(f"{name} of {where} must be a number, got {value!r}.")
+    return float(value)
+
+
+def _counts(fields: Fields, name: str, where: str) -> tuple[int, ...]:
+    words = str(_field(fields, name, where)).split()
+    if not words or not all(word.isdecimal() and int(word) >= 1 for word in words):
+        raise CheckpointError(
+            f"{name} of {where} must be positive integers, got {' '.join(words)!r}."
+        )
+    return tuple(int(word) for word in words)
+
+
+def _errors(given: object, n_layers: int, where: str) -> tuple[float, ...]:
+    values = [given] * n_layers if isinstance(given, int | float) else given
+    if not isinstance(values, list | tuple) or len(values) not in (0, n_layers):
+        raise CheckpointError(f"errors of {where} must be {n_layers} numbers, got {given!r}.")
+    if not all(isinstance(value, int | float) for value in values):
+        raise CheckpointError(f"errors of {where} must be numbers, got {given!r}.")
+    return tuple(float(value) for value in values)
