@@ -37,13 +37,13 @@ def make_limits(
     ToleranceError
         If ``rtol`` is out of range or below what the element type can keep.
     """
-    floor = noise(dtype, max(caps)) ** 2
-    if rtol is None:
-        return Limits(caps, floor * weight, forced, lossless=True)
     n_sites = len(caps) - 1
-    target = tolerance(rtol, dtype, n_sites) ** 2
+    floor = noise(dtype, max(caps)) ** 2 * weight / max(n_sites - 1, 1)
+    if rtol is None:
+        return Limits(caps, 0.0, floor, forced)
     storage = n_sites * eps(dtype) ** 2 / 12.0
-    return Limits(caps, max(target - storage, floor) * weight, forced)
+    allowed = tolerance(rtol, dtype, n_sites) ** 2 - storage
+    return Limits(caps, allowed * weight, floor, forced)
 
 
 def within(limits: Limits, run: Callable[[Limits], Swept], rtol: object, weight: float) -> Swept:

@@ -72,11 +72,11 @@ class Limits:
     caps : tuple of int
         n + 1 bonds, 1 at both ends.
     allowed : float
-        Squared weight (absolute) that all bonds together may discard.
+        Squared weight (absolute) that all bonds together may discard; 0 for exact.
+    noise : float
+        Squared weight that is rounding noise: every bond may discard it, whatever others did.
     forced : bool
         Keep the caps whatever the weights.
-    lossless : bool
-        The budget covers rounding noise only.
     reserve : tuple of float
         For each of the n + 1 bonds, weight set aside for it out of ``allowed``.
 
@@ -89,9 +89,14 @@ class Limits:
 
     caps: tuple[int, ...]
     allowed: float
+    noise: float = 0.0
     forced: bool = False
-    lossless: bool = False
     reserve: tuple[float, ...] = ()
+
+    @property
+    def lossless(self) -> bool:
+        """Whether nothing but rounding noise is to be discarded where no cap demands it."""
+        return self.allowed == 0.0
 
     def rule(self, bond: int, discarded: Mapping[int, float]) -> Truncation:
         """Return the rule for a bond, given what bonds visited before have discarded."""
@@ -99,11 +104,13 @@ class Limits:
         spent = sum(weight - reserve[k] for k, weight in discarded.items())
         left = len(self.caps) - 2 - len(discarded)
         share = (self.allowed - sum(reserve) - spent) / left
-        return Truncation(self.caps[bond], max(reserve[bond] + share, 0.0), self.forced)
+        allowed = max(reserve[bond] + share, self.noise)
+        return Truncation(self.caps[bond], allowed, self.forced)
 
     def kept(self, discarded: Mapping[int, float]) -> bool:
         """Return whether the discarded weights together stay within the budget."""
-        return sum(discarded.values()) <= self.allowed * (1 + 1e-12)
+        budget = max(self.allowed, self.noise * len(discarded))
+        return sum(discarded.values()) <= budget * (1 + 1e-12)
 
 
 def tail_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

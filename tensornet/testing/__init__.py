@@ -13,6 +13,7 @@ from tensornet.testing.assertions import (
     tolerance_of,
 )
 from tensornet.testing.strategies import (
+    KINDS,
     layouts,
     matrices,
     mpo_cores,
@@ -21,6 +22,7 @@ from tensornet.testing.strategies import (
 )
 
 __all__ = [
+    "KINDS",
     "assert_close",
     "assert_isometric",
     "layouts",

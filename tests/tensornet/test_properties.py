@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import tensornet as tn
 from tensornet.backend import eps
 from tensornet.testing import (
+    KINDS,
     assert_close,
     assert_isometric,
     layouts,
@@ -28,10 +29,14 @@ DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
 GAUGES = ("central", "left", "right", "symmetric", "identity")
 
 
+# Spectra without exact repetitions: a cut through equal values may keep any of them.
+SEPARATED = ("gaussian", "low_rank", "decaying")
+
+
 @st.composite
-def cases(draw, dtypes=("float64",), **kwargs):
+def cases(draw, dtypes=("float64",), kinds=KINDS, **kwargs):
     layout = draw(layouts(**kwargs))
-    return layout, draw(matrices(layout, dtype=draw(st.sampled_from(dtypes))))
+    return layout, draw(matrices(layout, dtype=draw(st.sampled_from(dtypes)), kinds=kinds))
 
 
 def decompose(layout, W, **kwargs):
@@ -112,7 +117,7 @@ def test_rounding_to_a_tolerance_twice(case, rtol):
     assert relative_error(twice.to_matrix(), full) <= 2 * rtol
 
 
-@given(cases(), st.integers(1, 5))
+@given(cases(kinds=SEPARATED), st.integers(1, 5))
 def test_cutting_at_once_or_afterwards_is_the_same(case, bond):
     layout, W = case
     direct, _ = decompose(layout, W, max_bond=bond)
