@@ -43,6 +43,8 @@ class Backend:
     place: Callable[[Array], str]
     like: Callable[[np.ndarray[Any, Any], Array], Array]
     matrix_transpose: Callable[[Array], Array]
+    split_complex: Callable[[Array], Array]
+    join_complex: Callable[[Array], Array]
     no_convergence: type[Exception]
 
     def adjoint(self, a: Array) -> Array:
@@ -194,6 +196,8 @@ def _numpy_backend(tl: Any) -> Backend:
         place=lambda _: "cpu",
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
+        split_complex=lambda a: np.stack([a.real, a.imag], axis=-1),
+        join_complex=lambda a: a[..., 0] + 1j * a[..., 1],
         no_convergence=np.linalg.LinAlgError,
     )
 
@@ -222,6 +226,8 @@ def _torch_backend(tl: Any) -> Backend:
         place=lambda a: str(a.device),
         like=lambda values, a: torch.as_tensor(values, device=a.device),
         matrix_transpose=lambda a: a.transpose(-1, -2),
+        split_complex=torch.view_as_real,
+        join_complex=torch.view_as_complex,
         no_convergence=getattr(torch.linalg, "LinAlgError"),  # noqa: B009 - not in torch's types
     )
 

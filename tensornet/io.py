@@ -89,12 +89,12 @@ def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | Tens
         raise FileFormatError(complaint("path", "be an existing file", target))
     metadata = _read_metadata(target)
     wanted = choice("library", library or metadata["library"], _LIBRARIES)
-    load_backend("pytorch" if wanted == "torch" else "numpy")
+    backend = load_backend("pytorch" if wanted == "torch" else "numpy")
     try:
         arrays = _read_arrays(target, wanted)
         cores = [arrays[f"core.{k}"] for k in range(int(metadata["n_sites"]))]
         if metadata["complex"]:
-            cores = [_as_complex(core) for core in cores]
+            cores = [backend.join_complex(core) for core in cores]
         return _restore(cores, metadata)
     except (KeyError, TypeError, ValueError) as error:
         remedy = "The file is damaged or from a newer version; save the network again."
@@ -138,7 +138,10 @@ def _serialize(cores: Cores, metadata: dict[str, str]) -> bytes:
     backend = backend_of(*cores)
     owned = (backend.own(core) for core in cores)
     # The format has no complex128: complex cores are stored with a last axis (real, imaginary).
-    arrays = {f"core.{k}": _as_real(core) for k, core in enumerate(owned)}
+    arrays = {
+        f"core.{k}": backend.split_complex(core) if is_complex(core) else core
+        for k, core in enumerate(owned)
+    }
     if backend.name == "numpy":
         from safetensors.numpy import save as numpy_bytes
 
@@ -146,24 +149,6 @@ def _serialize(cores: Cores, metadata: dict[str, str]) -> bytes:
     from safetensors.torch import save as torch_bytes
 
     return bytes(torch_bytes({name: a.cpu() for name, a in arrays.items()}, metadata))
-
-
-def _as_real(core: Array) -> Array:
-    if not is_complex(core):
-        return core
-    if hasattr(core, "data_ptr"):
-        from torch import view_as_real
-
-        return view_as_real(core)
-    return core.view(core.real.dtype).reshape(*core.shape, 2)
-
-
-def _as_complex(core: Array) -> Array:
-    if hasattr(core, "data_ptr"):
-        from torch import view_as_complex
-
-        return view_as_complex(core)
-    return core[..., 0] + 1j * core[..., 1]
 
 
 def _write_aside(data: bytes, target: Path) -> None:
