@@ -103,7 +103,8 @@ def test_rounding_to_a_fixed_bond_is_idempotent(case, bond):
     layout, W = case
     once = decompose(layout, W)[0].round(max_bond=bond)
     twice = once.round(max_bond=bond)
-    assert twice.bond_dims == once.bond_dims
+    # A later cut can leave an earlier bond with less than its rank, which a second pass sees.
+    assert all(b <= a for a, b in zip(once.bond_dims, twice.bond_dims, strict=True))
     assert_close(twice.to_matrix(), once.to_matrix(), 1e-12)
 
 
