@@ -1,0 +1,1 @@
+"""The demo: a real ALBERT becomes an MPOBERT, is deepened, trained, saved and reloaded."""
