@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from mpobert_plugin import errors, families
 from mpobert_plugin.accounting import ParameterReport, account
-from mpobert_plugin.bank import MPOBank, MPONormBank
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.linear import MPOLinear
-from mpobert_plugin.norm import MPOLayerNorm
+from mpobert_plugin.norm import MPOLayerNorm, MPONormBank
 from mpobert_plugin.persistence import load_state_dict, register
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.planning import make_plan

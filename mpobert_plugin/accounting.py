@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel
 
 from mpobert_plugin.adapter import AdaptedLinear
-from mpobert_plugin.bank import MPOBank, MPONormBank
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.families import known_model_types
 from mpobert_plugin.locate import base_of, family_of, prefix_of, uses_of_layers
+from mpobert_plugin.norm import MPONormBank
 from mpobert_plugin.spec import BankSpec
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from mpobert_plugin.adapter import AdaptedLinear
-from mpobert_plugin.bank import MPOBank, MPONormBank, StackedBank
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.guard import install_guard
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names
-from mpobert_plugin.norm import MPOLayerNorm
-from mpobert_plugin.planning import beside_of
+from mpobert_plugin.norm import MPOLayerNorm, MPONormBank
+from mpobert_plugin.parts import beside_of
 from mpobert_plugin.runtime import Banks, install_hooks
+from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

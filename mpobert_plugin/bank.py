@@ -1,4 +1,4 @@
-"""Banks: each owns the tensors of one role once, for all layers."""
+"""MPOBank: owns cores, adapters and biases of one role once, for all layers."""
 
 from __future__ import annotations
 
@@ -7,96 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpobert_plugin.reconstruct import rebuild, recipe
-from mpobert_plugin.spec import BankSpec, NormSpec
+from mpobert_plugin.stacked import Place, StackedBank
+from mpobert_plugin.steps import optimizer_steps
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Reader, Values
-
-Place = torch.device | str | None
-
-
-class StackedBank(nn.Module):
-    """Stacked parameters that the modules of all layers read.
-
-    Parameters
-    ----------
-    spec : BankSpec or NormSpec
-        Sizes and layer maps.
-    device, dtype : optional
-        Where and in which element type the uninitialized tensors are made.
-    """
-
-    def __init__(
-        self, spec: BankSpec | NormSpec, device: Place = None, dtype: torch.dtype | None = None
-    ) -> None:
-        super().__init__()
-        self.readers: list[Reader] = []
-        for name, shape in spec.tensor_shapes().items():
-            tensor = torch.empty(shape, device=device, dtype=dtype)
-            self.register_parameter(name, nn.Parameter(tensor))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the stacked parameters by name.
-
-        Returns
-        -------
-        dict of str to Tensor
-            The parameters themselves.
-        """
-        return {name: tensor for name, tensor in self._parameters.items() if tensor is not None}
-
-    def slices(self) -> dict[str, Sequence[int]]:
-        """Return, for each stacked parameter, the slice that each layer uses.
-
-        Returns
-        -------
-        dict of str to sequence of int
-            Layer maps by the names of the parameters.
-        """
-        raise TypeError(f"{type(self).__name__} must say which slice a layer uses.")
-
-    def all_values(self) -> Sequence[Values]:
-        """Return weight and bias of every layer.
-
-        Returns
-        -------
-        sequence of (Tensor, Tensor or None)
-            In the order of the layers.
-        """
-        raise TypeError(f"{type(self).__name__} must say what the layers read.")
-
-    def values_of(self, layer: int) -> Values:
-        """Return weight and bias of one layer that is called by itself.
-
-        Parameters
-        ----------
-        layer : int
-            Number of the layer.
-
-        Returns
-        -------
-        tuple of (Tensor, Tensor or None)
-            Weight and bias.
-        """
-        return self.all_values()[layer]
-
-    def hand_out(self) -> None:
-        """Give every reader its values for the coming forward."""
-        values = self.all_values()
-        for reader in self.readers:
-            object.__setattr__(reader, "handed", values[reader.layer])
-
-    def withdraw(self) -> None:
-        """Take back what was handed out, so that it can be freed."""
-        for reader in self.readers:
-            object.__setattr__(reader, "handed", None)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StackedBank:
-        self.withdraw()
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+    from mpobert_plugin.reader import Values
+    from mpobert_plugin.spec import BankSpec
 
 
 class MPOBank(StackedBank):
@@ -152,7 +71,7 @@ class MPOBank(StackedBank):
         if not self._may_cache(cores):
             return rebuild(self.spec, self._recipe, cores, dtype)
         # The parameters themselves are kept, for a new one could have the address of an old one.
-        key = (dtype, *((t, t._version, t.data_ptr()) for t in cores.values()))
+        key = ((dtype, optimizer_steps()), *((t, t._version, t.data_ptr()) for t in cores.values()))
         if self._cache is None or not _same(self._cache[0], key):
             # Tensors made under inference_mode could not be used in a later graph.
             with torch.inference_mode(False), torch.no_grad():
@@ -263,57 +182,8 @@ class MPOBank(StackedBank):
 
 
 def _same(old: tuple[object, ...], new: tuple[object, ...]) -> bool:
-    if len(old) != len(new) or old[0] is not new[0]:
+    if len(old) != len(new) or old[0] != new[0]:
         return False
     pairs = zip(old[1:], new[1:], strict=True)
     # Tensors are compared by identity: == would compare their elements.
     return all(a[0] is b[0] and a[1:] == b[1:] for a, b in pairs)  # type: ignore[index]
-
-
-class MPONormBank(StackedBank):
-    """Weights and biases of the LayerNorms of one role.
-
-    Parameters
-    ----------
-    spec : NormSpec
-        Size and layer map.
-    device, dtype : optional
-        Where and in which element type the uninitialized tensors are made.
-    """
-
-    def __init__(
-        self, spec: NormSpec, device: Place = None, dtype: torch.dtype | None = None
-    ) -> None:
-        super().__init__(spec, device, dtype)
-        self.spec = spec
-
-    def slices(self) -> dict[str, Sequence[int]]:
-        """Return, for weight and bias, the slice that each layer uses.
-
-        Returns
-        -------
-        dict of str to sequence of int
-            The same layer map twice.
-        """
-        return dict.fromkeys(self.tensors(), self.spec.slices)
-
-    def all_values(self) -> Sequence[Values]:
-        """Return weight and bias of every layer.
-
-        Returns
-        -------
-        sequence of (Tensor, Tensor)
-            In the order of the layers.
-        """
-        weights, biases = (tensor.unbind(0) for tensor in self.tensors().values())
-        return [(weights[k], biases[k]) for k in self.spec.slices]
-
-    def extra_repr(self) -> str:
-        """Return sizes and sharing for printing.
-
-        Returns
-        -------
-        str
-            One line.
-        """
-        return f"{len(self.spec.slices)} x {self.spec.size}, {max(self.spec.slices) + 1} slices"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpobert_plugin.bank import MPOBank, StackedBank
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import SharingError
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
 from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 from mpobert_plugin.sharing import encode, members
+from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

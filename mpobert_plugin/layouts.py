@@ -63,17 +63,15 @@ def choose_layout(
         ) from error
 
 
-def check_shape_keys(config: MPOConfig, roles: list[str], sizes: set[int]) -> None:
+def check_shape_keys(config: MPOConfig, targets: Mapping[str, Mapping[str, nn.Linear]]) -> None:
     """Refuse keys of `shapes` that are neither a role nor a size of the model.
 
     Parameters
     ----------
     config : MPOConfig
         Its `shapes` are checked.
-    roles : list of str
-        Roles that are converted.
-    sizes : set of int
-        Numbers of rows and columns that occur.
+    targets : mapping
+        The linear layers that are converted, by role and full name.
 
     Raises
     ------
@@ -82,6 +80,9 @@ def check_shape_keys(config: MPOConfig, roles: list[str], sizes: set[int]) -> No
     """
     if not isinstance(config.shapes, dict):
         return
+    roles = list(targets)
+    linears = [linear for found in targets.values() for linear in found.values()]
+    sizes = {size for linear in linears for size in (linear.out_features, linear.in_features)}
     for key in config.shapes:
         if isinstance(key, str) and key not in roles:
             raise ConfigError(

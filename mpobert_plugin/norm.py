@@ -1,17 +1,69 @@
-"""MPOLayerNorm: a LayerNorm whose weight and bias a bank holds."""
+"""LayerNorms whose weights and biases a bank holds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from mpobert_plugin.reader import Reader
+from mpobert_plugin.stacked import Place, StackedBank
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mpobert_plugin.reader import Values
+    from mpobert_plugin.spec import NormSpec
 
-    from mpobert_plugin.bank import MPONormBank
+
+class MPONormBank(StackedBank):
+    """Weights and biases of the LayerNorms of one role.
+
+    Parameters
+    ----------
+    spec : NormSpec
+        Size and layer map.
+    device, dtype : optional
+        Where and in which element type the uninitialized tensors are made.
+    """
+
+    def __init__(
+        self, spec: NormSpec, device: Place = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(spec, device, dtype)
+        self.spec = spec
+
+    def slices(self) -> dict[str, Sequence[int]]:
+        """Return, for weight and bias, the slice that each layer uses.
+
+        Returns
+        -------
+        dict of str to sequence of int
+            The same layer map twice.
+        """
+        return dict.fromkeys(self.tensors(), self.spec.slices)
+
+    def all_values(self) -> Sequence[Values]:
+        """Return weight and bias of every layer.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor)
+            In the order of the layers.
+        """
+        weights, biases = (tensor.unbind(0) for tensor in self.tensors().values())
+        return [(weights[k], biases[k]) for k in self.spec.slices]
+
+    def extra_repr(self) -> str:
+        """Return sizes and sharing for printing.
+
+        Returns
+        -------
+        str
+            One line.
+        """
+        return f"{len(self.spec.slices)} x {self.spec.size}, {max(self.spec.slices) + 1} slices"
 
 
 class MPOLayerNorm(Reader):

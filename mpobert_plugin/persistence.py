@@ -23,8 +23,8 @@ from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
 from mpobert_plugin.locate import BANKS, base_of, check_model, prefix_of
-from mpobert_plugin.planning import check_plan
 from mpobert_plugin.runtime import Banks
+from mpobert_plugin.stored_plan import check_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from mpobert_plugin.errors import (
-    CheckpointError,
     ConversionError,
     SharingError,
     TargetError,
     did_you_mean,
 )
-from mpobert_plugin.layouts import choose_layout
+from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.locate import (
-    base_of,
     family_of,
     is_converted,
     layer_names,
-    prefix_of,
     uses_of_layers,
 )
+from mpobert_plugin.parts import beside_of, linears_of, modules_at
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.sharing import LayerMap, layer_map
 from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
@@ -101,8 +99,11 @@ def _bank_specs(
     if max(auxiliary) == 0 and n_layers > 1 and max(central) > 0:
         raise SharingError("sharing 'albert' must share central tensors too.")
     specs = []
-    for role in target_roles(family_of(model), config.targets):
-        linears = linears_of(model, role)
+    targets = {
+        role: linears_of(model, role) for role in target_roles(family_of(model), config.targets)
+    }
+    check_shape_keys(config, targets)
+    for role, linears in targets.items():
         layout = choose_layout(role, linears, config)
         specs.append(
             BankSpec(
@@ -192,81 +193,6 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
     return _resolve(config.adapter_targets, available, "adapter_targets")
 
 
-def beside_of(model: PreTrainedModel, path: str) -> nn.Linear | None:
-    """Return the plain linear layer at a path of the base model, or None where there is none.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Model of a family.
-    path : str
-        Path seen from the base model.
-
-    Returns
-    -------
-    torch.nn.Linear or None
-        The layer; None when this model has none, such as a model without a pooler.
-    """
-    module: nn.Module | None = base_of(model)
-    for part in path.split("."):
-        module = getattr(module, part, None)
-    return module if isinstance(module, nn.Linear) else None
-
-
-def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
-    """Return the module at a path inside each layer, by its full name.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Model of a family.
-    path : str
-        Path inside a layer.
-
-    Returns
-    -------
-    dict of str to torch.nn.Module
-        In the order of the layers.
-    """
-    base, prefix = base_of(model), prefix_of(model)
-    return {
-        f"{prefix}{name}.{path}": base.get_submodule(f"{name}.{path}")
-        for name in layer_names(model)
-    }
-
-
-def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
-    """Return the linear layer of a role in each layer, by its full name.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Model of a family.
-    role : str
-        Role of the matrix.
-
-    Returns
-    -------
-    dict of str to torch.nn.Linear
-        In the order of the layers.
-
-    Raises
-    ------
-    ConversionError
-        When one of them is not a plain linear layer.
-    """
-    found: dict[str, nn.Linear] = {}
-    for name, module in modules_at(model, family_of(model).matrices[role]).items():
-        # A subclass may compute something else than its weight says: a quantized or LoRA layer.
-        if type(module) is not nn.Linear:
-            raise ConversionError(
-                f"{name} must be a plain linear layer, got {type(module).__name__}. Convert the "
-                "model before other libraries change its layers."
-            )
-        found[name] = module
-    return found
-
-
 def _has_bias(linears: Mapping[str, nn.Linear]) -> bool:
     _same({name: linear.bias is not None for name, linear in linears.items()}, "bias")
     return next(iter(linears.values())).bias is not None
@@ -279,42 +205,4 @@ def _same(values: Mapping[str, object], what: str) -> None:
             raise ConversionError(
                 f"every layer must have the same {what}, got {first} for {first_name} and "
                 f"{value} for {name}."
-            )
-
-
-def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
-    """Refuse a stored plan that does not belong to a model's architecture.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A plain model, on the meta device perhaps.
-    plan : ConversionPlan
-        A plan from a file.
-
-    Raises
-    ------
-    CheckpointError
-        When family, number of layers, roles or sizes differ.
-    """
-    family, n_layers = family_of(model), len(layer_names(model))
-    if (plan.family, plan.n_layers) != (family.name, n_layers):
-        raise CheckpointError(
-            f"the stored plan must be for {family.name} with {n_layers} layers, got "
-            f"{plan.family} with {plan.n_layers}. Its config.json was changed."
-        )
-    roles = [spec.role for spec in plan.banks]
-    if not roles or not set(roles) <= set(family.matrices):
-        raise CheckpointError(
-            f"banks of the stored plan must be among {sorted(family.matrices)}, got {roles}."
-        )
-    others = [*(spec.role for spec in plan.norms), *(spec.role for spec in plan.beside)]
-    if not set(others) <= {*family.norms, *family.beside}:
-        raise CheckpointError(f"the stored plan must name parts of the model, got {others}.")
-    for spec in plan.banks:
-        name, linear = next(iter(linears_of(model, spec.role).items()))
-        if (linear.out_features, linear.in_features) != (spec.rows, spec.cols):
-            raise CheckpointError(
-                f"bank {spec.role!r} of the stored plan must be {linear.out_features} x "
-                f"{linear.in_features} for {name}, got {spec.rows} x {spec.cols}."
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from mpobert_plugin.bank import StackedBank
+    from mpobert_plugin.stacked import StackedBank
 
 Values: TypeAlias = tuple[Tensor, Tensor | None]
 

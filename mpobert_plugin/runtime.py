@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mpobert_plugin.bank import MPOBank, StackedBank
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.locate import BANKS, base_of, check_model
+from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +149,7 @@ def take_back(base: nn.Module, _args: Any, _output: Any) -> None:
 
 def _recomputes(base: nn.Module) -> bool:
     """Tell whether layers run again in backward, where they need the same tensors again."""
-    return bool(getattr(base, "is_gradient_checkpointing", False))
+    return any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
 
 
 def _take_back_in_backward(banks: Any) -> None:

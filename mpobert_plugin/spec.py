@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.fields import Fields, count, counts, errors_of, field, number, words
 from mpobert_plugin.sharing import LayerMap, decode, encode
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,9 @@ class BankSpec:
         fields: dict[str, Any] = {
             "rows": self.rows,
             "cols": self.cols,
-            "row_dims": _words(self.row_dims),
-            "col_dims": _words(self.col_dims),
-            "bond_dims": _words(self.bond_dims),
+            "row_dims": words(self.row_dims),
+            "col_dims": words(self.col_dims),
+            "bond_dims": words(self.bond_dims),
             "central": encode(self.central),
             "auxiliary": encode(self.auxiliary),
             "bias": None if self.bias is None else encode(self.bias),
@@ -143,21 +141,21 @@ class BankSpec:
             When a field is missing or sizes do not fit together.
         """
         where = f"bank {role!r} of the stored plan"
-        bias = _field(fields, "bias", where)
+        bias = field(fields, "bias", where)
         errors = fields.get("errors", ())
         spec = cls(
             role=role,
-            rows=_count(fields, "rows", where),
-            cols=_count(fields, "cols", where),
-            row_dims=_counts(fields, "row_dims", where),
-            col_dims=_counts(fields, "col_dims", where),
-            bond_dims=_counts(fields, "bond_dims", where),
-            central=decode(str(_field(fields, "central", where)), n_layers),
-            auxiliary=decode(str(_field(fields, "auxiliary", where)), n_layers),
+            rows=count(fields, "rows", where),
+            cols=count(fields, "cols", where),
+            row_dims=counts(fields, "row_dims", where),
+            col_dims=counts(fields, "col_dims", where),
+            bond_dims=counts(fields, "bond_dims", where),
+            central=decode(str(field(fields, "central", where)), n_layers),
+            auxiliary=decode(str(field(fields, "auxiliary", where)), n_layers),
             bias=None if bias is None else decode(str(bias), n_layers),
-            adapter_rank=_count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0),
-            adapter_alpha=_number({"adapter_alpha": 0.0, **fields}, "adapter_alpha", where),
-            errors=_errors(errors, n_layers, where),
+            adapter_rank=count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0),
+            adapter_alpha=number({"adapter_alpha": 0.0, **fields}, "adapter_alpha", where),
+            errors=errors_of(errors, n_layers, where),
         )
         spec._check(where)
         return spec
@@ -244,9 +242,9 @@ class NormSpec:
             When a field is missing or no count.
         """
         where = f"norm {role!r} of the stored plan"
-        slices = decode(str(_field(fields, "slices", where)), n_layers)
-        eps = _number(fields, "eps", where)
-        return cls(role, _count(fields, "size", where), eps, slices)
+        slices = decode(str(field(fields, "slices", where)), n_layers)
+        eps = number(fields, "eps", where)
+        return cls(role, count(fields, "size", where), eps, slices)
 
 
 @dataclass(frozen=True)
@@ -289,46 +287,4 @@ class BesideSpec:
             When a field is missing or no number.
         """
         where = f"adapter {role!r} of the stored plan"
-        return cls(role, _count(fields, "rank", where), _number(fields, "alpha", where))
-
-
-def _words(sizes: tuple[int, ...]) -> str:
-    return " ".join(str(size) for size in sizes)
-
-
-def _field(fields: Fields, name: str, where: str) -> object:
-    if name not in fields:
-        raise CheckpointError(f"{where} must have the field {name!r}, got {sorted(fields)}.")
-    return fields[name]
-
-
-def _count(fields: Fields, name: str, where: str, least: int = 1) -> int:
-    value = _field(fields, name, where)
-    if type(value) is not int or value < least:
-        raise CheckpointError(f"{name} of {where} must be an integer >= {least}, got {value!r}.")
-    return value
-
-
-def _number(fields: Fields, name: str, where: str) -> float:
-    value = _field(fields, name, where)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CheckpointError(f"{name} of {where} must be a number, got {value!r}.")
-    return float(value)
-
-
-def _counts(fields: Fields, name: str, where: str) -> tuple[int, ...]:
-    words = str(_field(fields, name, where)).split()
-    if not words or not all(word.isdecimal() and int(word) >= 1 for word in words):
-        raise CheckpointError(
-            f"{name} of {where} must be positive integers, got {' '.join(words)!r}."
-        )
-    return tuple(int(word) for word in words)
-
-
-def _errors(given: object, n_layers: int, where: str) -> tuple[float, ...]:
-    values = [given] * n_layers if isinstance(given, int | float) else given
-    if not isinstance(values, list | tuple) or len(values) not in (0, n_layers):
-        raise CheckpointError(f"errors of {where} must be {n_layers} numbers, got {given!r}.")
-    if not all(isinstance(value, int | float) for value in values):
-        raise CheckpointError(f"errors of {where} must be numbers, got {given!r}.")
-    return tuple(float(value) for value in values)
+        return cls(role, count(fields, "rank", where), number(fields, "alpha", where))

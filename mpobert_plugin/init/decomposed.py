@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -145,6 +146,10 @@ def _decompose(
 
 
 def _mpo(spec: BankSpec, name: str, matrix: Tensor, **options: object) -> tn.MPO:
+    # Sizes without balanced factors are padded with zeros, which the reconstruction cuts off.
+    below = math.prod(spec.row_dims) - spec.rows
+    beside = math.prod(spec.col_dims) - spec.cols
+    matrix = torch.nn.functional.pad(matrix.detach(), (0, beside, 0, below))
     try:
         return tn.mpo(matrix, (spec.row_dims, spec.col_dims), **options)  # type: ignore[arg-type]
     except tn.errors.TensorNetError as error:
@@ -158,7 +163,7 @@ def _errors(spec: BankSpec, shared: Shared, networks: Sequence[tn.MPO]) -> tuple
         if group in shared.exact and certificate is not None:
             errors += [(layer, certificate.relative_error) for layer in layers]
             continue
-        rebuilt = networks[group].to_matrix().double()
+        rebuilt = networks[group].to_matrix().double()[: spec.rows, : spec.cols]
         for layer in layers:
             own = shared.originals[layer].detach().double()
             norm = float(torch.linalg.vector_norm(own))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mpobert_plugin.bank import MPOBank, MPONormBank
+from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.norm import MPONormBank
 
 if TYPE_CHECKING:
     from mpobert_plugin.runtime import Banks

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.locate import family_of
-from mpobert_plugin.planning import linears_of, modules_at
+from mpobert_plugin.parts import linears_of, modules_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

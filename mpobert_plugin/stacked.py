@@ -1,0 +1,96 @@
+"""StackedBank: stacked parameters that the modules of all layers read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from mpobert_plugin.reader import Reader, Values
+    from mpobert_plugin.spec import BankSpec, NormSpec
+
+Place: TypeAlias = torch.device | str | None
+
+
+class StackedBank(nn.Module):
+    """Stacked parameters that the modules of all layers read.
+
+    Parameters
+    ----------
+    spec : BankSpec or NormSpec
+        Sizes and layer maps.
+    device, dtype : optional
+        Where and in which element type the uninitialized tensors are made.
+    """
+
+    def __init__(
+        self, spec: BankSpec | NormSpec, device: Place = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.readers: list[Reader] = []
+        for name, shape in spec.tensor_shapes().items():
+            tensor = torch.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(tensor))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the stacked parameters by name.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The parameters themselves.
+        """
+        return {name: tensor for name, tensor in self._parameters.items() if tensor is not None}
+
+    def slices(self) -> dict[str, Sequence[int]]:
+        """Return, for each stacked parameter, the slice that each layer uses.
+
+        Returns
+        -------
+        dict of str to sequence of int
+            Layer maps by the names of the parameters.
+        """
+        raise TypeError(f"{type(self).__name__} must say which slice a layer uses.")
+
+    def all_values(self) -> Sequence[Values]:
+        """Return weight and bias of every layer.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor or None)
+            In the order of the layers.
+        """
+        raise TypeError(f"{type(self).__name__} must say what the layers read.")
+
+    def values_of(self, layer: int) -> Values:
+        """Return weight and bias of one layer that is called by itself.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor or None)
+            Weight and bias.
+        """
+        return self.all_values()[layer]
+
+    def hand_out(self) -> None:
+        """Give every reader its values for the coming forward."""
+        values = self.all_values()
+        for reader in self.readers:
+            object.__setattr__(reader, "handed", values[reader.layer])
+
+    def withdraw(self) -> None:
+        """Take back what was handed out, so that it can be freed."""
+        for reader in self.readers:
+            object.__setattr__(reader, "handed", None)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StackedBank:
+        self.withdraw()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]

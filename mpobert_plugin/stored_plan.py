@@ -1,0 +1,52 @@
+"""Check a plan from a file against the architecture that it is to be put on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.locate import family_of, layer_names
+from mpobert_plugin.parts import linears_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.plan import ConversionPlan
+
+
+def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
+    """Refuse a stored plan that does not belong to a model's architecture.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model, on the meta device perhaps.
+    plan : ConversionPlan
+        A plan from a file.
+
+    Raises
+    ------
+    CheckpointError
+        When family, number of layers, roles or sizes differ.
+    """
+    family, n_layers = family_of(model), len(layer_names(model))
+    if (plan.family, plan.n_layers) != (family.name, n_layers):
+        raise CheckpointError(
+            f"the stored plan must be for {family.name} with {n_layers} layers, got "
+            f"{plan.family} with {plan.n_layers}. Its config.json was changed."
+        )
+    roles = [spec.role for spec in plan.banks]
+    if not roles or not set(roles) <= set(family.matrices):
+        raise CheckpointError(
+            f"banks of the stored plan must be among {sorted(family.matrices)}, got {roles}."
+        )
+    others = [*(spec.role for spec in plan.norms), *(spec.role for spec in plan.beside)]
+    if not set(others) <= {*family.norms, *family.beside}:
+        raise CheckpointError(f"the stored plan must name parts of the model, got {others}.")
+    for spec in plan.banks:
+        name, linear = next(iter(linears_of(model, spec.role).items()))
+        if (linear.out_features, linear.in_features) != (spec.rows, spec.cols):
+            raise CheckpointError(
+                f"bank {spec.role!r} of the stored plan must be {linear.out_features} x "
+                f"{linear.in_features} for {name}, got {spec.rows} x {spec.cols}."
+            )

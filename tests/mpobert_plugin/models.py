@@ -1,0 +1,133 @@
+"""Tiny models, inputs and dense twins for the tests of mpobert_plugin."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedModel,
+)
+
+import tensornet as tn
+from mpobert_plugin.adapter import AdaptedLinear
+from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
+from mpobert_plugin.runtime import banks_of
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def tiny_bert(cls: type[PreTrainedModel] = BertForMaskedLM, **sizes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return noisy(cls(BertConfig(**{**SIZES, **sizes}))).eval()
+
+
+def tiny_albert(cls: type[PreTrainedModel] = AlbertForMaskedLM, **sizes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        **{**SIZES, "embedding_size": 16, "classifier_dropout_prob": 0.0, **sizes}
+    )
+    return noisy(cls(config)).eval()
+
+
+def tiny_pretraining(**sizes: Any) -> PreTrainedModel:
+    return tiny_albert(AlbertForPreTraining, **sizes)
+
+
+def noisy(model: PreTrainedModel) -> PreTrainedModel:
+    """Give biases and norms values that a mistake would show."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def ids(rows: int = 2, length: int = 7) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(1, 99, (rows, length), generator=generator)
+
+
+def logits(model: PreTrainedModel, **kwargs: Any) -> Tensor:
+    """Return the main output without gradient."""
+    with torch.no_grad():
+        return model(ids(), **kwargs)[0]
+
+
+def stir_adapters(model: PreTrainedModel) -> None:
+    """Give the adapters' upper halves values: at first they are zero and hide mistakes."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "adapter_up" in name:
+                parameter.normal_(0.0, 0.1)
+
+
+def dense_values(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the tensors of the plain architecture, differentiable in the banks' tensors."""
+    base, prefix, family = base_of(model), prefix_of(model), family_of(model)
+    values = {
+        name: tensor
+        for name, tensor in model.named_parameters(remove_duplicate=False)
+        if ".mpo." not in f".{name}" and "adapter_" not in name
+    }
+    for layer, name in enumerate(layer_names(model)):
+        for role, path in {**family.matrices, **family.norms}.items():
+            bank = banks_of(model)._modules.get(role)
+            if bank is None:
+                continue
+            of_layer = {k: t[bank.slices()[k][layer]] for k, t in bank.tensors().items()}
+            full = f"{prefix}{name}.{path}"
+            values[f"{full}.weight"] = (
+                dense_matrix(bank, of_layer) if isinstance(bank, MPOBank) else of_layer["weight"]
+            )
+            if "bias" in of_layer:
+                values[f"{full}.bias"] = of_layer["bias"]
+    for name, module in base.named_modules():
+        if isinstance(module, AdaptedLinear):
+            low = module.alpha / module.rank * module.adapter_up @ module.adapter_down
+            values[f"{prefix}{name}.weight"] = module.weight + low
+    return values
+
+
+def dense_matrix(bank: MPOBank, tensors: dict[str, Tensor]) -> Tensor:
+    """Contract the cores of one layer with tensornet and add the adapter."""
+    spec = bank.spec
+    layout = tn.MatrixLayout(spec.row_dims, spec.col_dims, spec.rows, spec.cols)
+    cores = [
+        tensors["central" if k == spec.central_site else f"auxiliary_{k}"]
+        for k in range(len(spec.row_dims))
+    ]
+    matrix = tn.contract_matrix(cores, layout)
+    if spec.adapter_rank:
+        scale = spec.adapter_alpha / spec.adapter_rank
+        matrix = matrix + scale * tensors["adapter_up"] @ tensors["adapter_down"]
+    return matrix
+
+
+def plain_twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model of the plain architecture with random numbers."""
+    config = copy.deepcopy(model.config)
+    del config.quantization_config
+    return type(model)(config).to(model.dtype).train(model.training)
+
+
+def twin_output(model: PreTrainedModel, **kwargs: Any) -> Any:
+    return functional_call(plain_twin(model), dense_values(model), kwargs=kwargs, tie_weights=False)
