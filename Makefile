@@ -52,7 +52,7 @@ docs: $(STAMP) ## Build the documentation into docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
 bench: $(STAMP) ## Run the benchmarks and print their tables
-	@$(BIN)/python benchmarks/decomposition.py $(ARGS)
+	@$(ONE_THREAD) $(BIN)/python benchmarks/decomposition.py $(ARGS)
 
 clean: ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist docs/_build docs/reference/generated demo-output
