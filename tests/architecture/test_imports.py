@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -61,6 +62,18 @@ def test_every_public_name_of_tensornet_can_be_had() -> None:
         "print(missing, undocumented, unlisted)\n"
     )
     assert run(code).split() == ["[]", "[]", "[]"]
+
+
+def test_every_module_of_the_plugin_stands_in_a_layer() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (layers,) = (c["layers"] for c in contracts if c["id"] == "plugin-layers")
+    placed = {name.strip("() ") for layer in layers for name in layer.split("|")}
+    folder = ROOT / "mpobert_plugin"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    modules |= {path.parent.name for path in folder.glob("*/__init__.py")} - {"init"}
+    missing = {f"mpobert_plugin.{name}" for name in modules} - placed
+    assert not missing, f"place {sorted(missing)} in the layers of pyproject.toml"
 
 
 def test_import_contracts_hold() -> None:
