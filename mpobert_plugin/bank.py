@@ -30,6 +30,7 @@ class MPOBank(StackedBank):
 
     Examples
     --------
+    >>> from mpobert_plugin.spec import BankSpec
     >>> spec = BankSpec("query", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0, 0), (0, 1), (0, 1))
     >>> {name: tuple(tensor.shape) for name, tensor in MPOBank(spec).tensors().items()}
     {'auxiliary_0': (2, 1, 2, 3, 6), 'central': (1, 6, 3, 2, 1), 'bias': (2, 6)}

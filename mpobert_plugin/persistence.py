@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+ALIGNMENT = 64
+
+
 class MPOQuantizer(HfQuantizer):
     """Builds the banks before weights are loaded, and checks that all of them came."""
 
@@ -72,6 +75,7 @@ class MPOQuantizer(HfQuantizer):
     ) -> PreTrainedModel:
         _check_loaded(model)
         _forget_quantization(model)
+        _align(model)
         if self.pre_quantized and self.quantization_config.plan is not None:
             finish(model, self.quantization_config.plan)
             return model
@@ -154,6 +158,17 @@ def _forget_quantization(model: PreTrainedModel) -> None:
             config._is_quantized = False
 
 
+def _align(model: PreTrainedModel) -> None:
+    """Move tensors that start inside a cache line, as tensors mapped from a file may.
+
+    Matrix products can round differently for another alignment, and a loaded model is to compute
+    what the saved one did, bit for bit.
+    """
+    for parameter in model.parameters():
+        if parameter.device.type == "cpu" and parameter.data_ptr() % ALIGNMENT:
+            parameter.data = parameter.data.clone()
+
+
 def register() -> None:
     """Make the quantizer and its configuration known to transformers; twice does nothing."""
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
@@ -188,6 +203,7 @@ def load_state_dict(
     renamed = {found.renamed[name]: state_dict[name] for name in found.renamed}
     model.load_state_dict(renamed, strict=False, assign=assign)
     model.tie_weights()
+    _align(model)
     if found.new_head:
         warnings.warn(
             f"{len(found.new_head)} tensors that the state_dict does not have keep their values: "

@@ -105,7 +105,7 @@ def build(
     --------
     >>> model = build("mpobert-12", head="none", device="meta")
     >>> sum(parameter.numel() for parameter in model.parameters())
-    19407096
+    19413936
     """
     if name not in PRESETS:
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mpobert_plugin.adapter import init_adapter
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.norm import MPONormBank
 
@@ -57,6 +58,11 @@ def _fill_bank(bank: MPOBank, std: float, gauge: str) -> None:
             for piece in target:
                 piece.copy_(scales[site] * _isometry(shape, site < spec.central_site, piece))
 
+    if spec.adapter_rank:
+        init_adapter(tensors["adapter_up"], tensors["adapter_down"])
+    if spec.bias is not None:
+        tensors["bias"].zero_()
+
 
 def _isometry(shape: tuple[int, int, int, int], left: bool, like: Tensor) -> Tensor:
     """Return a random core with orthonormal columns (left of the centre) or rows (right of it)."""
@@ -88,6 +94,7 @@ def core_scales(spec: BankSpec, std: float) -> tuple[float, ...]:
 
     Examples
     --------
+    >>> from mpobert_plugin.spec import BankSpec
     >>> spec = BankSpec("query", 8, 8, (2, 2, 2), (2, 2, 2), (1, 4, 4, 1), (0,), (0,))
     >>> scales = core_scales(spec, 0.5)
     >>> [round(scale, 4) for scale in scales], round(math.prod(scales), 4)

@@ -131,9 +131,7 @@ def test_layers_that_differ_need_a_fit():
 def test_fits(fit):
     plain = tiny_bert().double()
     model = mp.convert(copy.deepcopy(plain), sharing="groups:2", fit=fit)
-    originals = [
-        layer.attention.self.query.weight.detach() for layer in plain.bert.encoder.layer
-    ]
+    originals = [layer.attention.self.query.weight.detach() for layer in plain.bert.encoder.layer]
     expected = torch.stack(originals[:2]).mean(0) if fit == "mean" else originals[0]
     for layer in range(2):
         query = model.bert.encoder.layer[layer].attention.self.query
@@ -280,7 +278,7 @@ def test_models_that_cannot_be_converted():
     with pytest.raises(ModelTypeError, match="must be a model of transformers, got Linear"):
         mp.convert(nn.Linear(2, 2))
     wrapped = nn.DataParallel(tiny_bert())
-    with pytest.raises(ModelTypeError, match="got DataParallel. Pass the model inside the wrapper"):
+    with pytest.raises(ModelTypeError, match=r"got DataParallel. Pass the model inside the wrapper"):
         mp.convert(wrapped)
     sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}
     with pytest.raises(ModelTypeError, match="albert, bert, got GPT2LMHeadModel of type 'gpt2'"):
