@@ -112,7 +112,7 @@ def narrowed(
             raise ToleranceError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
-        lost = backend.cast(small, work_dtype(dtype)) / factor - core
+        lost = divided(backend.cast(small, work_dtype(dtype)), factor) - core
         squares += weight(lost, backend) / (weight(core, backend) or 1.0)
         stored.append(backend.own(small))
     return tuple(stored), math.sqrt(squares)
@@ -133,7 +133,17 @@ def scaled(a: Array, backend: Backend) -> tuple[float, Array]:
     if largest == 0.0:
         return 1.0, a
     scale = math.ldexp(1.0, 2 * ((math.frexp(largest)[1] - 1) // 2))
-    return scale, a / scale
+    return scale, divided(a, scale)
+
+
+def divided(a: Array, power: float) -> Array:
+    """Return an array divided by a power of two, however small that is.
+
+    In two steps, because the inverse of a subnormal number overflows, and so does the division
+    of complex numbers by one.
+    """
+    half = math.ldexp(1.0, math.frexp(power)[1] // 2)
+    return a * (1.0 / half) * (half / power)
 
 
 def spectrum(cores: Cores, center: int | None, bond: int) -> np.ndarray[Any, Any]:
