@@ -21,6 +21,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 setup: $(STAMP) ## Make the virtual environment
+	@:
 
 $(STAMP): $(SETUP)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d. Try make PYTHON=python3.11" % v[:2])'
