@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.errors import ModelTypeError
 from mpobert_plugin.families import known_model_types
 from mpobert_plugin.locate import base_of, family_of, prefix_of, uses_of_layers
 from mpobert_plugin.norm import MPONormBank
@@ -17,7 +19,7 @@ from mpobert_plugin.spec import BankSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
 KINDS = ("central", "auxiliary", "adapter", "bias", "norm", "embedding", "head", "dense")
 
@@ -95,6 +97,11 @@ class ParameterReport:
         lines.append(
             f"stored / dense twin {self.ratio:.4f} ({verdict}), compression {self.compression:.2f}"
         )
+        if self.ratio > 1 and self.by_kind.get("central"):
+            lines.append(
+                "Full bonds without sharing store more than the matrices: ask for sharing= or "
+                "max_bond=."
+            )
         return "\n".join(lines)
 
 
@@ -124,6 +131,11 @@ def account(model: nn.Module) -> ParameterReport:
     ParameterReport
         All counts are numbers of elements.
 
+    Raises
+    ------
+    ModelTypeError
+        When it is no module.
+
     Examples
     --------
     >>> from torch import nn
@@ -131,9 +143,11 @@ def account(model: nn.Module) -> ParameterReport:
     >>> report.unique, report.by_kind
     (19, {'bias': 3, 'embedding': 10, 'dense': 6})
     """
+    if not isinstance(model, nn.Module):
+        raise ModelTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     entries: dict[int, _Entry] = {}
     host = _Host(model)
-    for prefix, module in model.named_modules():
+    for prefix, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, MPOBank | MPONormBank):
             _count_bank(module, host, entries)
             continue

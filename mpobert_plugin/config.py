@@ -93,12 +93,12 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = VERSION
         self.sharing = _plain(sharing)
-        self.n = n
+        self.n = _index(n)
         self.shapes = _shapes(shapes)
-        self.max_bond = max_bond
+        self.max_bond = _index(max_bond)
         self.rtol = rtol
         self.targets = _names(targets, "targets")
-        self.adapter_rank = adapter_rank
+        self.adapter_rank = _index(adapter_rank)
         self.adapter_alpha = adapter_alpha
         self.adapter_targets = _names(adapter_targets, "adapter_targets")
         self.share_bias = _plain(share_bias)
@@ -210,6 +210,13 @@ def _check_stored_fields(other: Mapping[str, object]) -> None:
         )
 
 
+def _index(value: Any) -> Any:
+    """Return Python's own integer for other libraries' integers; anything else as it is."""
+    return (
+        value if isinstance(value, bool) or not hasattr(value, "__index__") else value.__index__()
+    )
+
+
 def _integer(name: str, value: object, least: int) -> None:
     if type(value) is not int or value < least:
         raise ConfigError(f"{name} must be an integer >= {least}, got {value!r}.")
@@ -254,7 +261,13 @@ def _shapes(given: Any) -> Any:
     if given is None:
         return None
     if isinstance(given, Mapping):
-        return {_key(key): _tuples(dims) for key, dims in given.items()}
+        shapes = {_key(key): _tuples(dims) for key, dims in given.items()}
+        for key, dims in shapes.items():
+            if isinstance(key, int) and not isinstance(dims, tuple):
+                raise ConfigError(
+                    f"shapes must give a tuple of factors for the size {key}, got {dims!r}."
+                )
+        return shapes
     return _tuples(given)
 
 

@@ -8,12 +8,12 @@ from torch import nn
 
 from mpobert_plugin.errors import (
     ConversionError,
-    SharingError,
     TargetError,
     did_you_mean,
 )
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.locate import (
+    base_of,
     family_of,
     is_converted,
     layer_names,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from mpobert_plugin.config import MPOConfig
     from mpobert_plugin.families import Family
+    from mpobert_plugin.sharing import Policy
 
 
 def make_plan(
@@ -72,6 +73,7 @@ def make_plan(
     if sources is None and config.sharing is not None and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
+    _check_repeated(model, config)
     adapted = _adapted_roles(model, config)
     alpha = float(config.adapter_alpha or config.adapter_rank)
     return ConversionPlan(
@@ -93,11 +95,6 @@ def make_plan(
 def _bank_specs(
     model: PreTrainedModel, config: MPOConfig, n_layers: int, adapted: Sequence[str]
 ) -> tuple[BankSpec, ...]:
-    central = layer_map(config.sharing, n_layers)
-    auxiliary = layer_map("albert" if config.sharing == "albert" else None, n_layers)
-    bias = layer_map(config.share_bias, n_layers, "share_bias")
-    if max(auxiliary) == 0 and n_layers > 1 and max(central) > 0:
-        raise SharingError("sharing 'albert' must share central tensors too.")
     specs = []
     targets = {
         role: linears_of(model, role) for role in target_roles(family_of(model), config.targets)
@@ -105,6 +102,11 @@ def _bank_specs(
     check_shape_keys(config, targets)
     for role, linears in targets.items():
         layout = choose_layout(role, linears, config)
+        weights = [linear.weight for linear in linears.values()]
+        biases = [linear.bias for linear in linears.values()]
+        central = _slices(config.sharing, weights, n_layers, "sharing")
+        own = tuple(range(n_layers))
+        alpha = float(config.adapter_alpha or config.adapter_rank)
         specs.append(
             BankSpec(
                 role=role,
@@ -114,19 +116,18 @@ def _bank_specs(
                 col_dims=layout.col_dims,
                 bond_dims=layout.structural_bonds(config.max_bond),
                 central=central,
-                auxiliary=auxiliary,
-                bias=bias if _has_bias(linears) else None,
+                auxiliary=central if config.sharing in (None, "albert") else own,
+                bias=_slices(config.share_bias, biases, n_layers, "share_bias")
+                if _has_bias(linears)
+                else None,
                 adapter_rank=config.adapter_rank if role in adapted else 0,
-                adapter_alpha=float(config.adapter_alpha or config.adapter_rank)
-                if role in adapted
-                else 0.0,
+                adapter_alpha=alpha if role in adapted else 0.0,
             )
         )
     return tuple(specs)
 
 
 def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
-    slices = layer_map(config.share_norm, n_layers, "share_norm")
     specs = []
     for role, path in family_of(model).norms.items():
         norms = modules_at(model, path)
@@ -139,8 +140,32 @@ def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tup
             sizes[name] = (*norm.normalized_shape, norm.eps)
         _same(sizes, "LayerNorm")
         size, eps = next(iter(sizes.values()))
+        weights = [norm.weight for norm in norms.values()]
+        slices = _slices(config.share_norm, weights, n_layers, "share_norm")
         specs.append(NormSpec(role, int(size), float(eps), slices))
     return tuple(specs)
+
+
+def _slices(policy: Policy, parameters: Sequence[object], n_layers: int, argument: str) -> LayerMap:
+    """Return the map of a policy; without one, layers that have one parameter keep sharing it."""
+    if policy is not None or len(parameters) != n_layers:
+        return layer_map(policy, n_layers, argument)
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(id(parameter), len(seen)) for parameter in parameters)
+
+
+def _check_repeated(model: PreTrainedModel, config: MPOConfig) -> None:
+    """Refuse what a module that stands for several layers cannot do: differ between them."""
+    base = base_of(model)
+    first: dict[int, str] = {}
+    for name in layer_names(model):
+        other = first.setdefault(id(base.get_submodule(name)), name)
+        if other != name and (config.sharing is not None or config.adapter_rank):
+            raise ConversionError(
+                f"every layer must be a module of its own for sharing= and adapters, got one "
+                f"module as {other} and {name}. Put copy.deepcopy of it in one place; copies "
+                "share without a fit, since they are equal."
+            )
 
 
 def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:

@@ -67,7 +67,9 @@ class Family:
             Names as ``base.get_submodule`` takes them.
         """
         pattern = re.compile(self.layer_pattern)
-        return [name for name, _ in base.named_modules() if pattern.fullmatch(name)]
+        # A module that stands for several layers is named for each of them.
+        named = base.named_modules(remove_duplicate=False)
+        return [name for name, _ in named if pattern.fullmatch(name)]
 
 
 _FAMILIES: dict[str, Family] = {}

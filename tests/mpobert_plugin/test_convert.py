@@ -278,7 +278,9 @@ def test_models_that_cannot_be_converted():
     with pytest.raises(ModelTypeError, match="must be a model of transformers, got Linear"):
         mp.convert(nn.Linear(2, 2))
     wrapped = nn.DataParallel(tiny_bert())
-    with pytest.raises(ModelTypeError, match=r"got DataParallel. Pass the model inside the wrapper"):
+    with pytest.raises(
+        ModelTypeError, match=r"got DataParallel. Pass the model inside the wrapper"
+    ):
         mp.convert(wrapped)
     sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}
     with pytest.raises(ModelTypeError, match="albert, bert, got GPT2LMHeadModel of type 'gpt2'"):
@@ -367,3 +369,41 @@ def test_describe_and_assert_shared():
     layer.query = copy.deepcopy(layer.query)
     with pytest.raises(SharingError, match=r"bert.encoder.layer.1.attention.self.query must read"):
         mp.assert_shared(model)
+
+
+def test_one_module_in_several_places():
+    plain = tiny_bert().double()
+    layers = plain.bert.encoder.layer
+    layers[1] = layers[0]
+    layers[3] = layers[2]
+    before, dense = logits(plain), mp.account(plain)
+    with pytest.raises(ConversionError, match=r"got one module as encoder.layer.0 and encoder.laye"):
+        mp.convert(plain, sharing="all", fit="mean")
+    model = mp.convert(plain)
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=1e-12)
+    assert model.bert.mpo["query"].central.shape[0] == 2
+    assert model.bert.mpo["query"].auxiliary_0.shape[0] == 2
+    assert mp.account(model).dense == mp.account(tiny_bert()).dense
+    assert dense.total == mp.account(tiny_bert()).total
+
+
+def test_one_parameter_in_several_layers():
+    plain = tiny_bert().double()
+    layers = plain.bert.encoder.layer
+    layers[2].intermediate.dense.weight = layers[0].intermediate.dense.weight
+    before = logits(plain)
+    model = mp.convert(plain)
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=1e-12)
+    assert model.bert.mpo["ffn_in"].spec.central == (0, 1, 0, 2)
+    assert model.bert.mpo["ffn_in"].spec.auxiliary == (0, 1, 0, 2)
+    assert model.bert.mpo["query"].spec.central == (0, 1, 2, 3)
+
+
+def test_integers_of_other_libraries():
+    numpy = pytest.importorskip("numpy")
+    model = mp.convert(tiny_bert(), n=numpy.int64(3), max_bond=numpy.int32(4))
+    spec = model.config.quantization_config.plan.banks[0]
+    assert spec.bond_dims == (1, 4, 4, 1)
+    assert "numpy" not in model.config.to_json_string()
+    with pytest.raises(ConfigError, match="tuple of factors for the size 32, got 5"):
+        mp.convert(tiny_bert(), shapes={32: 5})
