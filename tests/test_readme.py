@@ -45,7 +45,6 @@ def test_the_readme_has_examples_of_both_packages() -> None:
     assert "import mpobert_plugin as mp" in code
 
 
-@pytest.mark.real_model
 def test_the_examples_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
