@@ -57,6 +57,6 @@ bench: $(STAMP) ## Run the benchmarks and print their tables
 	@$(ONE_THREAD) $(BIN)/python benchmarks/decomposition.py $(ARGS)
 
 clean: ## Remove the environment and everything that was built
-	rm -rf $(VENV) build dist docs/_build docs/reference/generated demo-output
+	rm -rf $(VENV) build dist docs/_build docs/reference/generated mpobert-demo
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
