@@ -34,7 +34,7 @@ class Report:
     trainable: int
     shared: int
     dense: int
-    by_kind: Mapping[str, int] = field(default_factory=dict)
+    by_kind: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def ratio(self) -> float:
@@ -93,7 +93,10 @@ def count(chains: Iterable[tuple[tuple[Array, ...], int]]) -> Report:
 
 def storage_key(core: Array) -> object:
     """Return a key that is equal for arrays over the same memory with the same layout."""
+    shape = tuple(int(d) for d in core.shape)
     if hasattr(core, "data_ptr"):
-        return core.data_ptr(), tuple(core.shape), tuple(core.stride())
-    interface = core.__array_interface__
-    return interface["data"][0], interface["shape"], interface["strides"]
+        address, strides = core.data_ptr(), core.stride()
+    else:
+        address, strides = core.__array_interface__["data"][0], core.strides
+    # An axis of size 1 has no stride that means anything.
+    return address, shape, tuple(s for s, d in zip(strides, shape, strict=True) if d > 1)

@@ -37,6 +37,7 @@ class Backend:
     tl: Any
     cast: Callable[[Array, str], Array]
     own: Callable[[Array], Array]
+    copy: Callable[[Array], Array]
     resolve: Callable[[Array], Array]
     all_finite: Callable[[Array], bool]
     cholesky_exists: Callable[[Array], bool]
@@ -190,6 +191,7 @@ def _numpy_backend(tl: Any) -> Backend:
         tl=tl,
         cast=_numpy_cast,
         own=lambda a: np.array(a, order="C", copy=True, subok=False),
+        copy=lambda a: np.array(a, order="C", copy=True),
         resolve=lambda a: a,
         all_finite=lambda a: bool(np.isfinite(a).all()),
         cholesky_exists=cholesky_exists,
@@ -219,6 +221,7 @@ def _torch_backend(tl: Any) -> Backend:
         tl=tl,
         cast=lambda a, dtype: a.to(getattr(torch, dtype)),
         own=own,
+        copy=lambda a: a.clone(memory_format=torch.contiguous_format),
         # torch conjugates lazily, and numpy cannot read such a tensor.
         resolve=lambda a: a.resolve_conj(),
         all_finite=lambda a: bool(torch.isfinite(a).all()),

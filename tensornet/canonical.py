@@ -91,18 +91,23 @@ def symmetric(cores: Cores, center: int | None, backend: Backend) -> Cores:
 
     From the Schmidt form, core_k = l_{k-1}^(-1/2) A_k l_k^(1/2). The division is harmless:
     what a small singular value magnifies, its own square root on the other side damps again.
-    Values that are exactly zero carry nothing and their inverse is taken as zero.
+    Values at the level of the SVD's own noise carry nothing: they are taken as zero, and so is
+    their inverse.
 
     Source: Vidal 2003, equation 9, with the values split evenly.
     """
     cores, spectra = schmidt_form(cores, center, backend)
     one = np.ones(1)
-    roots = [one, *(np.sqrt(s) for s in spectra), one]
+    roots = [one, *(np.sqrt(_denoised(s)) for s in spectra), one]
     inverses = [np.divide(1.0, r, out=np.zeros_like(r), where=r > 0) for r in roots]
     return tuple(
         backend.like(inverses[k], core)[:, None, None] * core * backend.like(roots[k + 1], core)
         for k, core in enumerate(cores)
     )
+
+
+def _denoised(s: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.where(s > 4.0 * 2.0**-52 * len(s) * s.max(initial=0.0), s, 0.0)
 
 
 def bond_spectrum(

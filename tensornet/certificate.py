@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ import numpy as np
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """The actual error of a decomposition, its parts, and what no network could beat.
+
+    Errors of the arithmetic itself, about 1e-15 in the double precision that everything is
+    computed in, are not in it.
 
     Attributes
     ----------
@@ -23,6 +26,9 @@ class Certificate:
     storage_error : float
         Error of storing the cores in their element type (relative). An estimate: roundings of
         different cores are taken as independent.
+    padding_share : float or None
+        For a zero-padded matrix, the part of the squared error that lies in the padding, where
+        it does no harm, as a share of the squared norm. None without padding.
     singular_values : tuple of ndarray or None
         For each inner bond, the singular values that the sweep saw there, the discarded ones
         included; None where full rank was proven without computing them.
@@ -38,6 +44,7 @@ class Certificate:
     discarded_share: tuple[float, ...]
     storage_error: float
     singular_values: tuple[np.ndarray[Any, Any] | None, ...] = ()
+    padding_share: float | None = None
 
     @property
     def discarded_weight(self) -> tuple[float, ...]:
@@ -47,25 +54,31 @@ class Certificate:
     @property
     def truncation_error(self) -> float:
         """Error of the cuts alone (relative, Frobenius)."""
-        return math.sqrt(sum(self.discarded_share))
+        return math.sqrt(max(sum(self.discarded_share) - (self.padding_share or 0.0), 0.0))
 
     @property
     def relative_error(self) -> float:
         """Error of the network as stored (relative, Frobenius): cuts and storage together."""
-        return math.hypot(self.truncation_error, self.storage_error)
+        both = sum(self.discarded_share) + self.storage_error**2
+        return math.sqrt(max(both - (self.padding_share or 0.0), 0.0))
 
     @property
     def lower_bound(self) -> float:
-        """No network with these bonds has a smaller truncation error (relative)."""
+        """No network with these bonds has a smaller truncation error (relative).
+
+        Zero for a padded matrix: a network that is free in the padding may do better.
+        """
+        if self.padding_share is not None:
+            return 0.0
         return math.sqrt(max(self.discarded_share, default=0.0))
 
     @property
     def upper_bound(self) -> float:
-        """The square root of the number of bonds times the lower bound (relative).
+        """The square root of the number of bonds times the largest discarded part (relative).
 
         The truncation error never exceeds it. Source: Oseledets 2011, corollary 2.4.
         """
-        return math.sqrt(len(self.discarded_share)) * self.lower_bound
+        return math.sqrt(len(self.discarded_share) * max(self.discarded_share, default=0.0))
 
     def __repr__(self) -> str:
         parts = f"truncation {self.truncation_error:.3g}, storage {self.storage_error:.3g}"
@@ -85,3 +98,17 @@ class Certificate:
         shares = enumerate(self.discarded_share, start=1)
         lines += [f"bond {bond}: discarded share of the squared norm {s:.3g}" for bond, s in shares]
         return "\n".join(lines)
+
+
+def restored(certificate: Certificate | None, storage_error: float) -> Certificate | None:
+    """Return the certificate after the cores were stored once more (relative error)."""
+    if certificate is None:
+        return None
+    both = math.hypot(certificate.storage_error, storage_error)
+    return replace(certificate, storage_error=both)
+
+
+def without_padding(certificate: Certificate, relative_error: float) -> Certificate:
+    """Return the certificate of a padded matrix, given its measured error without the padding."""
+    inside = min(relative_error**2, certificate.relative_error**2)
+    return replace(certificate, padding_share=certificate.relative_error**2 - inside)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,10 @@ def choice(argument: str, value: object, allowed: Sequence[str]) -> str:
     return value
 
 
-def tolerance(rtol: object, dtype: str, n_sites: int) -> float:
+def tolerance(rtol: object, dtype: str, n_sites: int, solver: float = 0.0) -> float:
     """Return a relative tolerance as a float in (0, 1) that the element type can keep.
+
+    ``solver`` is the relative error of the SVD itself.
 
     Raises
     ------
@@ -82,26 +85,24 @@ def tolerance(rtol: object, dtype: str, n_sites: int) -> float:
         If it is no number in (0, 1), or lies below what storing the cores costs by itself.
     """
     remedy = "It is the relative Frobenius error of the whole matrix; leave it out for exact."
-    if isinstance(rtol, bool | np.bool_) or not isinstance(rtol, int | float | np.number):
+    if isinstance(rtol, bool | np.bool_) or not isinstance(rtol, Real):
         raise ToleranceError(complaint("rtol", "be a number in (0, 1)", repr(rtol), remedy))
-    value = float(np.real(rtol))
+    value = float(rtol)
     if not 0.0 < value < 1.0:
         raise ToleranceError(complaint("rtol", "be a number in (0, 1)", value, remedy))
-    floor = tolerance_floor(dtype, n_sites)
+    floor = 2.0 * storage_error(dtype, n_sites) + 2.0 * solver
     if value < floor:
-        remedy = f"Storing {n_sites} cores in {dtype} costs that much; use a wider element type."
+        remedy = f"{n_sites} cores in {dtype} come no closer; leave rtol out for exact."
         raise ToleranceError(complaint("rtol", f"be at least {floor:.2g}", f"{value:.2g}", remedy))
     return value
 
 
-def tolerance_floor(dtype: str, n_sites: int) -> float:
-    """Return the smallest relative tolerance that cores of this element type can keep.
+def storage_error(dtype: str, n_sites: int) -> float:
+    """Return about what storing the cores costs (relative).
 
     Rounding to nearest errs by eps / sqrt(12) at most in the mean; n cores add in squares.
-    The double types need room for the error of the SVD itself.
     """
-    solver = 40.0 if dtype in ("float64", "complex128") else 1.0
-    return 2.0 * solver * eps(dtype) * math.sqrt(n_sites / 12.0)
+    return eps(dtype) * math.sqrt(n_sites / 12.0)
 
 
 def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Backend, Array]:
@@ -142,7 +143,11 @@ def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Back
 
 
 def _plain(a: Array, backend: Backend) -> Array:
-    return a.detach() if backend.name == "pytorch" else np.asarray(a)
+    if backend.name == "pytorch":
+        return a.detach()
+    plain = np.asarray(a)
+    # Byte order is how a file was written, not what the numbers are.
+    return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
 
 
 def finite(argument: str, a: Array, backend: Backend) -> None:
@@ -157,7 +162,7 @@ def finite(argument: str, a: Array, backend: Backend) -> None:
             argument,
             "be finite",
             f"{len(bad)} non-finite value{'s' if len(bad) > 1 else ''}, the first at index {first}",
-            "Find where NaN or infinity entered; no factors were computed.",
+            "Find where NaN or infinity entered.",
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from functools import cache, lru_cache
 
 from tensornet.checks import integer
@@ -12,6 +13,9 @@ from tensornet.errors import ShapeError, complaint
 # size**(1/n). Presets of published models stay below 1.7; a prime among five sites is far above.
 _FAIR = 2.0
 _TRIVIAL = 3
+# Beyond any dimension of an array in memory, and still factorized in well under a second.
+MAX_SIZE = 2**40
+MAX_FACTORS = 128
 
 
 def factorize(size: int, n: int) -> tuple[int, ...]:
@@ -47,6 +51,9 @@ def factorize(size: int, n: int) -> tuple[int, ...]:
     """
     size = integer("size", size, 1, ShapeError)
     n = integer("n", n, 1, ShapeError)
+    if size > MAX_SIZE or n > MAX_FACTORS:
+        expected = f"be at most {MAX_SIZE:,} in at most {MAX_FACTORS} factors"
+        raise ShapeError(complaint("size", expected, f"{size:,} in {n}"))
     factors = _balanced(size, n)
     if not is_fair(factors):
         raise ShapeError(
@@ -129,12 +136,13 @@ def _balanced(size: int, n: int) -> tuple[int, ...]:
         if sites == 1:
             return (rest, rest, (rest,)) if rest >= least else None
         found = None
-        for d in ladder:
-            if d**sites > rest:
+        root = rest ** (1.0 / sites) * (1 + 1e-9)
+        for d in reversed(ladder[: bisect_right(ladder, root)]):
+            # Equal factors have the least sum, and it grows the further d falls below them.
+            bound = d + (sites - 1) * (rest / d) ** (1.0 / (sites - 1))
+            if d < least or (found is not None and bound > found[0] + 1e-6):
                 break
-            if d < least or rest % d:
-                continue
-            tail = best(rest // d, sites - 1, d)
+            tail = best(rest // d, sites - 1, d) if rest % d == 0 else None
             if tail is not None:
                 candidate = (d + tail[0], tail[1], (d, *tail[2]))
                 found = candidate if found is None else min(found, candidate)

@@ -12,11 +12,13 @@ import numpy as np
 from tensornet.backend import backend_of
 from tensornet.bonds import structural_bonds
 from tensornet.checks import integer, integers
-from tensornet.errors import ShapeError, complaint
+from tensornet.errors import BondError, OptionError, ShapeError, complaint
 from tensornet.factorize import factorize, next_fair
 from tensornet.typing import Array, ShapeSpec
 
 DEFAULT_SITES = 5
+# Folding splits a matrix into two axes for each site, and arrays have at most 64 axes.
+MAX_SITES = 32
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class MatrixLayout:
         >>> MatrixLayout((2, 2, 2, 567), (2, 2, 5, 5)).structural_bonds(max_bond=10)
         (1, 4, 10, 10, 1)
         """
-        return structural_bonds(self.site_dims, max_bond)
+        cap = None if max_bond is None else integer("max_bond", max_bond, 1, BondError)
+        return structural_bonds(self.site_dims, cap)
 
     def core_shapes(self, bond_dims: Sequence[int]) -> tuple[tuple[int, int, int, int], ...]:
         """Return the core shapes (left, i, j, right) for n + 1 bonds.
@@ -149,6 +152,7 @@ class MatrixLayout:
             If the matrix does not have the layout's true shape.
         """
         tl = backend_of(matrix).tl
+        self._check_sites()
         if tuple(matrix.shape) != self.shape:
             given = str(tuple(matrix.shape))
             raise ShapeError(complaint("matrix", f"have shape {self.shape}", given))
@@ -166,6 +170,7 @@ class MatrixLayout:
             If the tensor does not have the layout's site dimensions.
         """
         tl = backend_of(tensor).tl
+        self._check_sites()
         if tuple(tensor.shape) != self.site_dims:
             given = str(tuple(tensor.shape))
             raise ShapeError(complaint("tensor", f"have shape {self.site_dims}", given))
@@ -174,6 +179,11 @@ class MatrixLayout:
         axes = [*range(0, 2 * n, 2), *range(1, 2 * n, 2)]
         full = tl.reshape(tl.transpose(tl.reshape(tensor, pairs), axes), self.padded_shape)
         return full[: self.rows, : self.cols] if self.padded else full
+
+    def _check_sites(self) -> None:
+        if self.n_sites > MAX_SITES:
+            expected = f"have at most {MAX_SITES} sites where the matrix is formed"
+            raise ShapeError(complaint("shape", expected, self.n_sites))
 
     def _pad(self, matrix: Array) -> Array:
         if not self.padded:
@@ -198,9 +208,10 @@ def matrix_layout(
     ----------
     rows, cols : int
         Size of the matrix.
-    shape : None, int or (row_dims, col_dims)
+    shape : None, int, (row_dims, col_dims) or MatrixLayout
         ``None``: five sites with balanced factors; an integer: so many sites; a pair: the
-        factors themselves, whose products must be the sizes.
+        factors themselves, whose products must be the sizes; a layout, padded or not, whose
+        true shape must be the size.
     pad : bool
         Whether a size without a fair factorization may be padded with zeros.
 
@@ -218,8 +229,14 @@ def matrix_layout(
     (105, 32)
     """
     rows, cols = integer("rows", rows, 1, ShapeError), integer("cols", cols, 1, ShapeError)
+    if not isinstance(pad, bool):
+        raise OptionError(complaint("pad", "be True or False", repr(pad)))
+    if isinstance(shape, MatrixLayout):
+        return _fitting(shape, rows, cols)
     if shape is None or not _is_pair(shape):
         n = DEFAULT_SITES if shape is None else integer("shape", shape, 1, ShapeError)
+        if n > MAX_SITES:
+            raise ShapeError(complaint("shape", f"have at most {MAX_SITES} sites", n))
         row_dims, col_dims = (_balanced("rows", rows, n, pad), _balanced("cols", cols, n, pad))
         return MatrixLayout(row_dims, col_dims, rows, cols)
     layout = MatrixLayout(*shape)  # type: ignore[misc]
@@ -228,8 +245,15 @@ def matrix_layout(
     return layout
 
 
+def _fitting(layout: MatrixLayout, rows: int, cols: int) -> MatrixLayout:
+    if layout.shape != (rows, cols):
+        expected = f"be a layout of a {rows} x {cols} matrix"
+        raise ShapeError(complaint("shape", expected, f"one of {layout.shape}"))
+    return layout
+
+
 def _is_pair(shape: Any) -> bool:
-    if not isinstance(shape, tuple | list):
+    if not isinstance(shape, tuple | list | np.ndarray):
         return False
     if len(shape) != 2 or any(not isinstance(part, Sequence | np.ndarray) for part in shape):
         expected = "be a number of sites or a pair (row_dims, col_dims)"
@@ -255,7 +279,9 @@ def _must_multiply(argument: str, dims: tuple[int, ...], what: str, size: int) -
     expected = f"multiply to the number of {what} {size}"
     remedy = f"Use tn.factorize({size}, {len(dims)})"
     fair = next_fair(size, len(dims))
-    if fair != size:
+    if product > size:
+        remedy += ", or a MatrixLayout with the true size to pad with zeros"
+    elif fair != size:
         remedy = f"{size} has no {len(dims)} balanced factors; shape={len(dims)} pads it to {fair}"
     raise ShapeError(complaint(argument, expected, f"{dims} with product {product}", remedy + "."))
 

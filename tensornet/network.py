@@ -8,9 +8,21 @@ from typing import Any
 
 from tensornet import chains
 from tensornet.accounting import Report, count
-from tensornet.certificate import Certificate
+from tensornet.certificate import Certificate, restored, without_padding
 from tensornet.checks import describe
 from tensornet.contract.chain import apply_cores, contract_matrix, contract_tensor
+from tensornet.cores import (
+    conjugate,
+    contract_wide,
+    copies,
+    frobenius,
+    operand,
+    relative_distance,
+    seal,
+    split,
+    transpose,
+    validate,
+)
 from tensornet.errors import ArrayTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.typing import Array, Bonds, Cores
@@ -55,7 +67,7 @@ class MPO(Chain):
     def __init__(
         self, cores: Sequence[Array], rows: int | None = None, cols: int | None = None
     ) -> None:
-        owned = chains.validate(cores, n_dims=4)
+        owned = validate(cores, n_dims=4)
         row_dims = tuple(int(core.shape[1]) for core in owned)
         col_dims = tuple(int(core.shape[2]) for core in owned)
         object.__setattr__(self, "_layout", MatrixLayout(row_dims, col_dims, rows, cols))
@@ -67,7 +79,7 @@ class MPO(Chain):
     ) -> MPO:
         self = cls.__new__(cls)
         object.__setattr__(self, "_layout", layout)
-        self._fill(chains.seal(cores), center, certificate)
+        self._fill(seal(cores), center, certificate)
         return self
 
     @property
@@ -93,14 +105,14 @@ class MPO(Chain):
     @property
     def T(self) -> MPO:
         """The transpose, with the same bonds."""
-        layout, center = self._layout.transposed, self._center
-        return MPO._from(chains.transpose(self._cores), layout, center, self._certificate)
+        cores = copies(transpose(self._cores))
+        return MPO._from(cores, self._layout.transposed, self.center, self.certificate)
 
     @property
     def H(self) -> MPO:
         """The conjugate transpose, with the same bonds."""
-        cores = chains.transpose(chains.conjugate(self._cores))
-        return MPO._from(cores, self._layout.transposed, self._center, self._certificate)
+        cores = copies(transpose(conjugate(self._cores)))
+        return MPO._from(cores, self._layout.transposed, self.center, self.certificate)
 
     def to_matrix(self) -> Array:
         """Return the matrix, shape (rows, cols), in the cores' element type and library."""
@@ -108,22 +120,18 @@ class MPO(Chain):
 
     def __matmul__(self, x: Array) -> Array:
         """Return W @ x for a vector (cols,) or a matrix (cols, batch)."""
-        return self._product(x, self._cores, self._layout, "m @ x")
+        x = operand("m @ x", x, self._cores[0], self._layout.cols, axis=0)
+        if x.ndim == 1:
+            return apply_cores(self._cores, self._layout, x[:, None])[:, 0]
+        return apply_cores(self._cores, self._layout, x)
 
     def __rmatmul__(self, x: Array) -> Array:
         """Return x @ W for a vector (rows,) or a matrix (batch, rows)."""
-        chains.operand("x @ m", x, self._cores[0], self._layout.rows, axis=-1)
-        turned = x if x.ndim == 1 else x.T
-        cores, layout = chains.transpose(self._cores), self._layout.transposed
-        result = self._product(turned, cores, layout, "x @ m")
-        return result if x.ndim == 1 else result.T
-
-    @staticmethod
-    def _product(x: Array, cores: Cores, layout: MatrixLayout, name: str) -> Array:
-        chains.operand(name, x, cores[0], layout.cols, axis=0)
-        column = x[:, None] if x.ndim == 1 else x
-        result = apply_cores(cores, layout, column)
-        return result[:, 0] if x.ndim == 1 else result
+        x = operand("x @ m", x, self._cores[0], self._layout.rows, axis=-1)
+        cores, layout = transpose(self._cores), self._layout.transposed
+        if x.ndim == 1:
+            return apply_cores(cores, layout, x[:, None])[:, 0]
+        return apply_cores(cores, layout, x.T).T
 
     def move_center(self, site: int) -> MPO:
         """Return the same matrix with the norm in core ``site``; other cores are isometric.
@@ -133,8 +141,9 @@ class MPO(Chain):
         ShapeError
             If there is no such site.
         """
-        moved = chains.moved(chains.fused(self._cores), self._center, site)
-        return MPO._from(self._split(moved), self._layout, int(site), self._certificate)
+        moved = chains.moved(self._cores, self.center, site)
+        certificate = restored(self.certificate, moved.storage_error)
+        return MPO._from(split(moved.cores, self._layout), self._layout, int(site), certificate)
 
     def round(
         self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
@@ -142,22 +151,36 @@ class MPO(Chain):
         """Return the network with smaller bonds; its certificate is relative to this network.
 
         Without limits only what is zero up to rounding is cut away. Limits as in
-        :func:`tensornet.mpo`; the norm ends in the central core.
+        :func:`tensornet.mpo`; the norm ends in the central core. What a padded network has in
+        its padding is cut like the rest, but errors are relative to the matrix alone.
 
         Raises
         ------
         BondError, ToleranceError
             As in :func:`tensornet.mpo`.
         """
-        cut = chains.rounded(chains.fused(self._cores), self._center, max_bond, bonds, rtol)
-        return MPO._from(self._split(cut.cores), self._layout, cut.center, cut.certificate)
+        limits, padded = (max_bond, bonds, rtol), self._layout.padded
+        true_norm = self.norm() if padded else None
+        cut = chains.rounded(self._cores, self.center, limits, true_norm)
+        cores, certificate = split(cut.cores, self._layout), cut.certificate
+        if padded:
+            error = relative_distance(contract_wide(cores, self._layout), self._wide())
+            certificate = without_padding(certificate, error)
+        return MPO._from(cores, self._layout, cut.center, certificate)
+
+    def norm(self) -> float:
+        """Return the Frobenius norm: from the cores alone, unless they are padded.
+
+        What the cores hold in the padding does not count, so the matrix is formed then.
+        """
+        return frobenius(self._wide()) if self._layout.padded else super().norm()
+
+    def _wide(self) -> Array:
+        return contract_wide(self._cores, self._layout)
 
     def account(self) -> Report:
         """Return the counts of elements against the dense matrix."""
         return count([(self._cores, math.prod(self.shape))])
-
-    def _split(self, cores: Cores) -> Cores:
-        return chains.split(cores, self._layout)
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "layout": self._layout}
@@ -194,14 +217,14 @@ class TensorTrain(Chain):
     __slots__ = ()
 
     def __init__(self, cores: Sequence[Array]) -> None:
-        self._fill(chains.validate(cores, n_dims=3), None, None)
+        self._fill(validate(cores, n_dims=3), None, None)
 
     @classmethod
     def _from(
         cls, cores: Cores, center: int | None, certificate: Certificate | None
     ) -> TensorTrain:
         self = cls.__new__(cls)
-        self._fill(chains.seal(cores), center, certificate)
+        self._fill(seal(cores), center, certificate)
         return self
 
     @property
@@ -215,14 +238,15 @@ class TensorTrain(Chain):
 
     def move_center(self, site: int) -> TensorTrain:
         """Return the same tensor with the norm in core ``site``; see :meth:`MPO.move_center`."""
-        moved = chains.moved(self._cores, self._center, site)
-        return TensorTrain._from(moved, int(site), self._certificate)
+        moved = chains.moved(self._cores, self.center, site)
+        certificate = restored(self.certificate, moved.storage_error)
+        return TensorTrain._from(moved.cores, int(site), certificate)
 
     def round(
         self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
     ) -> TensorTrain:
         """Return the train with smaller bonds; see :meth:`MPO.round`."""
-        cut = chains.rounded(self._cores, self._center, max_bond, bonds, rtol)
+        cut = chains.rounded(self._cores, self.center, (max_bond, bonds, rtol))
         return TensorTrain._from(cut.cores, cut.center, cut.certificate)
 
     def account(self) -> Report:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tensornet.layout import MatrixLayout
 
 Array: TypeAlias = Any
 """A numpy array or a torch tensor. Typed as ``Any``: neither library is imported for its types."""
@@ -14,8 +19,13 @@ Cores: TypeAlias = tuple[Array, ...]
 Gauge: TypeAlias = Literal["central", "left", "right", "symmetric", "identity"]
 """Where the norm of a network sits; see :func:`tensornet.mpo`."""
 
-ShapeSpec: TypeAlias = int | tuple[Sequence[int], Sequence[int]] | None
-"""``None`` (five balanced sites), a number of sites, or ``(row_dims, col_dims)``."""
+Integers: TypeAlias = "Sequence[int] | np.ndarray[Any, Any]"
+"""Integers in a row."""
 
-Bonds: TypeAlias = Literal["full"] | Sequence[int] | None
+ShapeSpec: TypeAlias = (
+    "SupportsIndex | Sequence[Integers] | np.ndarray[Any, Any] | MatrixLayout | None"
+)
+"""``None`` (five balanced sites), a number of sites, ``(row_dims, col_dims)``, or a layout."""
+
+Bonds: TypeAlias = "Literal['full'] | Integers | None"
 """``None``, ``"full"``, or the inner bonds (n - 1 values) or all bonds (n + 1 values)."""

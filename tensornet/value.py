@@ -17,11 +17,12 @@ from tensornet.typing import Array, Cores
 class Chain:
     """What an MPO and a tensor train have in common. Immutable."""
 
-    __slots__ = ("_center", "_certificate", "_cores")
+    __slots__ = ("_center", "_certificate", "_cores", "_versions")
 
     _cores: Cores
     _center: int | None
     _certificate: Certificate | None
+    _versions: tuple[int, ...]
 
     @property
     def cores(self) -> Cores:
@@ -30,13 +31,19 @@ class Chain:
 
     @property
     def center(self) -> int | None:
-        """The site where the norm sits; None where no canonical form is claimed."""
-        return self._center
+        """The site where the norm sits; None where no canonical form is claimed.
+
+        Nothing is claimed once torch cores were changed in place or require a gradient.
+        """
+        return self._center if self._untouched() else None
 
     @property
     def certificate(self) -> Certificate | None:
-        """The error of the decomposition or rounding that made this network, if one did."""
-        return self._certificate
+        """The error of the decomposition or rounding that made this network, if one did.
+
+        None once torch cores were changed in place or require a gradient.
+        """
+        return self._certificate if self._untouched() else None
 
     @property
     def n_sites(self) -> int:
@@ -85,11 +92,11 @@ class Chain:
         if bond >= self.n_sites:
             expected = f"be an inner bond, 1 to {self.n_sites - 1}"
             raise BondError(complaint("bond", expected, bond))
-        return chains.spectrum(self._cores, self._center, bond)
+        return chains.spectrum(self._cores, self.center, bond)
 
     def norm(self) -> float:
         """Return the Frobenius norm, from the cores alone."""
-        return chains.norm(self._cores, self._center)
+        return chains.norm(self._cores, self.center)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; {name} cannot be set.")
@@ -98,23 +105,37 @@ class Chain:
         raise AttributeError(f"{type(self).__name__} is immutable; {name} cannot be deleted.")
 
     def _fill(self, cores: Cores, center: int | None, certificate: Certificate | None) -> None:
-        for name, value in (("cores", cores), ("center", center), ("certificate", certificate)):
+        fields = {"cores": cores, "center": center, "certificate": certificate}
+        for name, value in (fields | {"versions": _versions(cores)}).items():
             object.__setattr__(self, f"_{name}", value)
+
+    def _untouched(self) -> bool:
+        if any(getattr(core, "requires_grad", False) for core in self._cores):
+            return False
+        return self._versions == _versions(self._cores)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._state())
 
     def _state(self) -> dict[str, Any]:
-        return {"center": self._center, "certificate": self._certificate, "cores": self._cores}
+        return {"center": self.center, "certificate": self.certificate, "cores": self._cores}
 
     def _summary(self, dense: int) -> str:
         name, ratio = dtype_name(self._cores[0]), self.n_params / dense
         size = "of dense: larger" if ratio > 1 else "of dense"
         text = f"bonds {list(self.bond_dims[1:-1])}, {name}, {self.n_params:,} parameters"
-        text += f" ({ratio:.4g} {size}), center {self._center}"
-        if self._certificate is not None:
-            text += f", relative error {self._certificate.relative_error:.3g}"
+        text += f" ({ratio:.4g} {size}), center {self.center}"
+        if self.certificate is not None:
+            text += f", relative error {self.certificate.relative_error:.3g}"
         return text
+
+
+def _versions(cores: Cores) -> tuple[int, ...]:
+    # torch counts in-place changes of a tensor; numpy cores are read-only, and inference
+    # tensors are not counted.
+    return tuple(
+        core._version for core in cores if hasattr(core, "_version") and not core.is_inference()
+    )
 
 
 def _rebuild(kind: type[Chain], state: dict[str, Any]) -> Chain:

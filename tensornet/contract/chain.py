@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tensornet.backend import Backend, backend_of, dtype_name
-from tensornet.layout import MatrixLayout
+from tensornet.checks import describe
+from tensornet.errors import BondError, DTypeError, ShapeError, complaint
+from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.typing import Array, Cores
 
 _HALF = ("float16", "bfloat16")
@@ -29,11 +31,12 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
     >>> contract_tensor([np.ones((1, 2, 3)), np.ones((3, 2, 1))]).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    backend = backend_of(*cores)
-    dtype = dtype_name(cores[0])
+    backend, dtype = _checked(cores, 3), dtype_name(cores[0])
     wide = tuple(_widen(core, backend) for core in cores)
     sites = tuple(int(c.shape[1]) for c in wide)
-    bonds = (*(int(c.shape[0]) for c in wide), int(wide[-1].shape[2]))
+    if len(wide) == 1:
+        return backend.copy(backend.tl.reshape(cores[0], sites))
+    bonds = (*(int(c.shape[0]) for c in wide), 1)
     joined = _join(wide, join_order(sites, bonds).split, 0, len(wide), backend)
     return backend.cast(backend.tl.reshape(joined, sites), dtype)
 
@@ -48,7 +51,13 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     >>> contract_matrix(cores, MatrixLayout((1, 3), (2, 1))).tolist()
     [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
     """
-    backend = backend_of(*cores)
+    backend = _checked(cores, 4)
+    if not isinstance(layout, MatrixLayout):
+        raise ShapeError(complaint("layout", "be a MatrixLayout", type(layout).__name__))
+    dims = tuple((int(core.shape[1]), int(core.shape[2])) for core in cores)
+    expected = tuple(zip(layout.row_dims, layout.col_dims, strict=True))
+    if dims != expected:
+        raise ShapeError(complaint("cores", f"have the layout's (i, j) {expected}", dims))
     return layout.unfold(contract_tensor([fuse(core, backend) for core in cores]))
 
 
@@ -69,6 +78,26 @@ def apply_cores(cores: Sequence[Array], layout: MatrixLayout, x: Array) -> Array
         sweep = _sweep_left if strategy == "left" else _sweep_right
         result = sweep(wide, _pad_rows(x, layout, backend), backend)[: layout.rows]
     return backend.cast(result, dtype)
+
+
+def _checked(cores: object, n_dims: int) -> Backend:
+    """Return the backend of cores that form a chain; values are not looked at."""
+    if not isinstance(cores, Sequence) or isinstance(cores, str) or not cores:
+        raise ShapeError(complaint("cores", "be a sequence of at least one array", describe(cores)))
+    backend = backend_of(*cores, argument="cores")
+    kinds = sorted({dtype_name(core) for core in cores})
+    if len(kinds) > 1:
+        raise DTypeError(complaint("cores", "have one element type", " and ".join(kinds)))
+    for k, core in enumerate(cores):
+        if core.ndim != n_dims:
+            given = f"shape {tuple(core.shape)}"
+            raise ShapeError(complaint(f"cores[{k}]", f"have {n_dims} dimensions", given))
+    bonds = [1, *(int(core.shape[-1]) for core in cores)]
+    lefts = [*(int(core.shape[0]) for core in cores), 1]
+    if bonds != lefts:
+        given = f"left bonds {lefts[:-1]} and right bonds {bonds[1:]}"
+        raise BondError(complaint("cores", "agree in their bonds, with 1 at the ends", given))
+    return backend
 
 
 class JoinOrder(NamedTuple):
@@ -109,11 +138,12 @@ def cheapest(layout: MatrixLayout, lefts: tuple[int, ...], batch: int) -> str:
     """Return "left", "right" or "dense": the order of W @ x with the fewest multiply-adds."""
     bonds = (*lefts, 1)
     costs = {
-        "dense": join_order(layout.site_dims, bonds).multiply_adds
-        + layout.rows * layout.cols * batch,
         "left": _sweep_cost(layout.row_dims, layout.col_dims, bonds, batch),
         "right": _sweep_cost(layout.row_dims[::-1], layout.col_dims[::-1], bonds[::-1], batch),
     }
+    if layout.n_sites <= MAX_SITES:
+        rebuild = join_order(layout.site_dims, bonds).multiply_adds
+        costs["dense"] = rebuild + layout.rows * layout.cols * batch
     return min(costs, key=lambda name: costs[name])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -168,7 +169,10 @@ def test_impossible_tolerance_says_what_can():
         tn.mpo(W, 2, max_bond=5, rtol=0.1)
     reached = tn.mpo(W, 2, max_bond=5).certificate.relative_error
     needed = tn.mpo(W, 2, rtol=0.1).bond_dims[1]
-    assert f"at least {reached:.6g} under these bonds, got 0.1" in str(caught.value)
+    assert "under these bonds, got 0.1" in str(caught.value)
+    advised = float(re.search("at least ([0-9.]+)", str(caught.value))[1])
+    assert advised == pytest.approx(reached, rel=1e-5)
+    assert max(tn.mpo(W, 2, max_bond=5, rtol=advised).bond_dims) == 5
     assert f"needs [{needed}]" in str(caught.value)
 
 
@@ -260,7 +264,7 @@ def test_the_cheapest_strategy_depends_on_the_batch():
 def test_noise_is_measured_by_the_element_type():
     assert limits_module.noise("float64", 256) < 1e-13
     assert limits_module.noise("float32", 256) < 1e-6
-    assert limits_module.noise("bfloat16", 4) == 2.0**-7
+    assert limits_module.noise("bfloat16", 4) < 2.0**-8
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

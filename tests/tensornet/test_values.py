@@ -102,7 +102,7 @@ def test_cores_that_form_no_chain(cores, error, text):
         (np.ones(24, "int64"), tn.errors.DTypeError, "got int64"),
         (torch.ones(24), tn.errors.ArrayTypeError, "pytorch with a numpy network"),
         ([1.0] * 24, tn.errors.ArrayTypeError, "builtins.list"),
-        (np.full(24, np.inf), tn.errors.NonFiniteError, "24 non-finite values"),
+        (tn.mpo(W, SITES), tn.errors.ArrayTypeError, ".to_matrix()"),
     ],
 )
 def test_operands_that_do_not_fit(x, error, text):

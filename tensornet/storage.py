@@ -1,0 +1,69 @@
+"""The range of numbers: norms, scales near one, and cores stored in a narrow element type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensornet.backend import Backend, work_dtype
+from tensornet.errors import ToleranceError, complaint
+from tensornet.typing import Array, Cores
+
+
+def weight(a: Array, backend: Backend) -> float:
+    """Return the squared Frobenius norm."""
+    return float(backend.numbers(backend.tl.sum(backend.tl.abs(a) ** 2)))
+
+
+def scaled(a: Array, backend: Backend) -> tuple[float, Array]:
+    """Return a power of four and the array divided by it, so that its entries are near 1.
+
+    This keeps squares of very large or small data inside the range of numbers; a power of
+    four, and its square root, multiply without rounding.
+    """
+    largest = float(backend.numbers(backend.tl.max(backend.tl.abs(a))))
+    if largest == 0.0:
+        return 1.0, a
+    scale = math.ldexp(1.0, 2 * ((math.frexp(largest)[1] - 1) // 2))
+    return scale, divided(a, scale)
+
+
+def divided(a: Array, power: float) -> Array:
+    """Return an array divided by a power of two, however small that is.
+
+    In two steps, because the inverse of a subnormal number overflows, and so does the division
+    of complex numbers by one.
+    """
+    half = math.ldexp(1.0, math.frexp(power)[1] // 2)
+    return a * (1.0 / half) * (half / power)
+
+
+def narrowed(
+    cores: Cores, dtype: str, backend: Backend, factors: Sequence[float] = ()
+) -> tuple[Cores, float]:
+    """Return the cores in an element type, each owning its memory, and the storage error.
+
+    Each core is multiplied by its factor, if factors are given. The error is relative and an
+    estimate: core by core the relative rounding error, added in squares. It holds in every
+    gauge because rounding errs by the same share of every entry.
+
+    Raises
+    ------
+    ToleranceError
+        If a core has entries beyond the range of the element type.
+    """
+    stored, squares = [], 0.0
+    for k, (core, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
+        with np.errstate(over="ignore"):  # looked for in the next line
+            small = backend.cast(core * factor, dtype)
+        if not backend.all_finite(small):
+            remedy = "Another gauge spreads the norm differently; else use a wider element type."
+            raise ToleranceError(
+                complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
+            )
+        lost = divided(backend.cast(small, work_dtype(dtype)), factor) - core
+        squares += weight(lost, backend) / (weight(core, backend) or 1.0)
+        stored.append(backend.own(small))
+    return tuple(stored), math.sqrt(squares)
