@@ -78,14 +78,31 @@ class Comparison:
     before: Score
     after: Score
 
+    def __add__(self, other: Comparison) -> Comparison:
+        return Comparison(
+            max(self.max_difference, other.max_difference),
+            self.same_predictions and other.same_predictions,
+            self.before + other.before,
+            self.after + other.after,
+        )
+
 
 def compare(
-    before: nn.Module, after: nn.Module, encoded: Sequence[Sequence[int]], *, seed: int = 0
+    before: nn.Module,
+    after: nn.Module,
+    encoded: Sequence[Sequence[int]],
+    *,
+    maskings: int = 1,
+    seed: int = 0,
 ) -> Comparison:
-    """Return the largest absolute difference of logits, and the scores of both models."""
+    """Return the largest absolute difference of logits at masked tokens, and both scores.
+
+    Both models must be in evaluation mode and see what :func:`masked_accuracy` shows with the
+    same ``maskings`` and ``seed``.
+    """
     largest, same = 0.0, True
     scores = (Score(0, 0), Score(0, 0))
-    for _, batch in evaluation_batches(encoded, seed=seed):
+    for _, batch in evaluation_batches(encoded, maskings=maskings, seed=seed):
         first, second = masked_logits(before, batch), masked_logits(after, batch)
         labels = batch.labels[batch.masked]
         largest = max(largest, float((first - second).abs().max()))

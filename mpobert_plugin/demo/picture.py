@@ -46,13 +46,15 @@ def draw(path: Path, spectra: Mapping[str, Sequence[float]], curve: Curve) -> No
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ModuleNotFoundError as error:
         raise DemoError(
             "The demo's picture needs matplotlib, which is not installed. Run: "
             'pip install "tensornet-mpo[plot]"'
         ) from error
     # A figure without pyplot: no window, no global state.
-    figure = Figure(figsize=(11, 4.4), dpi=150, layout="constrained", facecolor="white")
+    layout = ConstrainedLayoutEngine(wspace=0.08)
+    figure = Figure(figsize=(11, 4.4), dpi=150, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     _spectra(left, spectra)
@@ -63,9 +65,10 @@ def draw(path: Path, spectra: Mapping[str, Sequence[float]], curve: Curve) -> No
 def _spectra(axes: Axes, spectra: Mapping[str, Sequence[float]]) -> None:
     for colour, (name, values) in zip(COLOURS, spectra.items(), strict=False):
         scaled = [value / values[0] for value in values]
-        axes.semilogy(range(1, len(scaled) + 1), scaled, color=colour, lw=1.8, label=name)
-    _dress(axes, "Bond spectra of the six shared matrices", "number of the singular value")
+        axes.plot(range(1, len(scaled) + 1), scaled, color=colour, lw=1.8, label=name)
+    _dress(axes, "Spectra at the largest bond of each matrix", "number of the singular value")
     axes.set_ylabel("singular value / largest")
+    axes.set_ylim(0, 1.05)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="lower left")
 
 

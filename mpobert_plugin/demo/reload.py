@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,7 @@ def predict_in_new_process(folder: Path, batch: Batch, scratch: Path) -> Tensor:
             capture_output=True,
             text=True,
             check=False,
+            env=_environment(),
         )
         if done.returncode:
             raise DemoError(
@@ -56,6 +58,13 @@ def predict_in_new_process(folder: Path, batch: Batch, scratch: Path) -> Tensor:
     finally:
         asked.unlink(missing_ok=True)
         answered.unlink(missing_ok=True)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a process that finds the same packages, installed or not."""
+    root = str(Path(__file__).parents[2])
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *([others] if others else [])])}
 
 
 def main(folder: str, asked: str, answered: str, threads: str) -> None:

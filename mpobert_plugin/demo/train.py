@@ -14,6 +14,8 @@ from torch import nn
 
 from mpobert_plugin.demo.masking import Batch
 
+CLIP = 0.25  # largest norm of the gradient: copies of layers add up theirs, and some batches jump
+
 
 @dataclass(frozen=True)
 class History:
@@ -41,7 +43,7 @@ def train(
     batches: Iterable[Batch],
     *,
     steps: int,
-    learning_rate: float = 2e-4,
+    learning_rate: float = 4e-5,
     report: Callable[[int, float], None] = lambda _step, _loss: None,
 ) -> History:
     """Train ``model`` in place and return the losses; Ctrl-C ends it after the current step.
@@ -78,7 +80,7 @@ def train(
             ).loss
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
             schedule.step()
             losses.append(float(loss.detach()))
