@@ -39,6 +39,10 @@ class FileFormatError(TensorNetError, ValueError):
     """A file that is not a network written by tensornet, or a damaged one."""
 
 
+class FileAccessError(TensorNetError, OSError):
+    """A file that cannot be read or written."""
+
+
 class MissingLibraryError(TensorNetError, ImportError):
     """An optional library that a call needs and that is not installed."""
 

@@ -1,23 +1,25 @@
-"""Networks as safetensors files: cores and all the metadata needed, written atomically."""
+"""Networks as safetensors files: cores, what belongs to them, and a checksum over both."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
-from pathlib import Path
 from typing import Any, cast
 
+from tensornet import files
 from tensornet.backend import backend_of, is_complex, load_backend
-from tensornet.certificate import Certificate
 from tensornet.checks import choice
-from tensornet.errors import ArrayTypeError, FileFormatError, complaint
-from tensornet.layout import MatrixLayout
+from tensornet.errors import (
+    ArrayTypeError,
+    FileFormatError,
+    OptionError,
+    TensorNetError,
+    complaint,
+)
 from tensornet.network import MPO, TensorTrain
+from tensornet.record import check_record, network_from, record_of
 from tensornet.typing import Array, Cores
 
-FORMAT = "tensornet"
-VERSION = 1
 _LIBRARIES = ("numpy", "torch")
 
 
@@ -38,8 +40,8 @@ def save(network: MPO | TensorTrain, path: str | os.PathLike[str]) -> None:
     ------
     ArrayTypeError
         If ``network`` is no network.
-    FileFormatError
-        If the folder does not exist or ``path`` is a folder.
+    FileAccessError
+        If the folder does not exist, ``path`` is no file, or writing fails.
 
     Examples
     --------
@@ -52,12 +54,11 @@ def save(network: MPO | TensorTrain, path: str | os.PathLike[str]) -> None:
     if not isinstance(cast(object, network), MPO | TensorTrain):
         given = type(network).__name__
         raise ArrayTypeError(complaint("network", "be an MPO or a TensorTrain", given))
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        given = f"{target}" + (", which is a folder" if target.is_dir() else "")
-        raise FileFormatError(complaint("path", "be a file in an existing folder", given))
-    metadata = {FORMAT: json.dumps(_metadata(network))}
-    _write_aside(_serialize(network.cores, metadata), target)
+    target = files.writable_target(path)
+    metadata = {files.RECORD: json.dumps(record_of(network))}
+    draft = _serialize(network.cores, metadata)
+    metadata[files.CHECKSUM] = files.digest(draft)
+    files.write(_serialize(network.cores, metadata), target)
 
 
 def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | TensorTrain:
@@ -77,61 +78,36 @@ def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | Tens
 
     Raises
     ------
+    FileAccessError
+        If the file is missing or cannot be read.
     FileFormatError
-        If the file is missing, damaged, or not written by tensornet.
+        If it is damaged, from another version, or not written by tensornet.
     OptionError
-        If the library is unknown.
+        If the library is unknown, or has no such element type.
     MissingLibraryError
         If the library is not installed.
     """
-    target = Path(path)
-    if not target.is_file():
-        raise FileFormatError(complaint("path", "be an existing file", target))
-    metadata = _read_metadata(target)
-    wanted = choice("library", library or metadata["library"], _LIBRARIES)
+    blob = files.read(path)
+    record = files.checked_record(blob)
+    check_record(record)
+    wanted = choice("library", record["library"] if library is None else library, _LIBRARIES)
+    if wanted == "numpy" and record["dtype"] == "bfloat16":
+        remedy = "Load it with library='torch'."
+        raise OptionError(complaint("library", "have bfloat16 numbers", repr(wanted), remedy))
     backend = load_backend("pytorch" if wanted == "torch" else "numpy")
+    arrays = _arrays(blob, wanted)
+    names = [f"core.{k}" for k in range(record["n_sites"])]
+    if sorted(arrays) != sorted(names):
+        given = f"{len(arrays)} tensors"
+        raise FileFormatError(complaint("path", f"hold {len(names)} cores", given))
     try:
-        arrays = _read_arrays(target, wanted)
-        cores = [arrays[f"core.{k}"] for k in range(int(metadata["n_sites"]))]
-        if metadata["complex"]:
+        cores = [arrays[name] for name in names]
+        if record["complex"]:
             cores = [backend.join_complex(core) for core in cores]
-        return _restore(cores, metadata)
-    except (KeyError, TypeError, ValueError) as error:
-        remedy = "The file is damaged or from a newer version; save the network again."
-        given = f"{target} ({error})"
-        raise FileFormatError(complaint("path", "hold a whole network", given, remedy)) from error
-
-
-def _metadata(network: MPO | TensorTrain) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "version": VERSION,
-        "kind": type(network).__name__,
-        "library": "torch" if backend_of(*network.cores).name == "pytorch" else "numpy",
-        "n_sites": network.n_sites,
-        "center": network.center,
-        "complex": is_complex(network.cores[0]),
-    }
-    if isinstance(network, MPO):
-        record["shape"] = list(network.shape)
-    if network.certificate is not None:
-        c = network.certificate
-        record["certificate"] = [c.norm, list(c.discarded_share), c.storage_error]
-    return record
-
-
-def _restore(cores: list[Array], metadata: dict[str, Any]) -> MPO | TensorTrain:
-    center, saved = metadata["center"], metadata.get("certificate")
-    certificate = None
-    if saved is not None:
-        norm, shares, storage = saved
-        spectra = (None,) * len(shares)
-        certificate = Certificate(float(norm), tuple(shares), float(storage), spectra)
-    kind = choice("kind", metadata["kind"], ("MPO", "TensorTrain"))
-    if kind == "TensorTrain":
-        return TensorTrain._from(TensorTrain(cores).cores, center, certificate)
-    checked = MPO(cores, *metadata["shape"])
-    layout = MatrixLayout(checked.row_dims, checked.col_dims, *metadata["shape"])
-    return MPO._from(checked.cores, layout, center, certificate)
+        return network_from(cores, record)
+    except (IndexError, RuntimeError, TensorNetError) as error:
+        given = f"{os.fspath(path)} ({error})"
+        raise FileFormatError(complaint("path", "hold a whole network", given)) from error
 
 
 def _serialize(cores: Cores, metadata: dict[str, str]) -> bytes:
@@ -151,40 +127,15 @@ def _serialize(cores: Cores, metadata: dict[str, str]) -> bytes:
     return bytes(torch_bytes({name: a.cpu() for name, a in arrays.items()}, metadata))
 
 
-def _write_aside(data: bytes, target: Path) -> None:
-    aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with aside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+def _arrays(blob: bytes, library: str) -> dict[str, Array]:
+    from safetensors import SafetensorError
 
-
-def _read_metadata(target: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(target, framework="numpy") as file:
-            found = (file.metadata() or {}).get(FORMAT)
-        metadata = None if found is None else json.loads(found)
-    except (SafetensorError, OSError, ValueError) as error:
-        given = f"{target} ({error})"
-        raise FileFormatError(complaint("path", "be a safetensors file", given)) from error
-    known = {"kind", "complex", "library", "n_sites", "center", "version"}
-    if not isinstance(metadata, dict) or not known <= metadata.keys():
-        remedy = "Plain weights are read with safetensors and decomposed with tn.mpo."
-        raise FileFormatError(complaint("path", "be written by tensornet.save", target, remedy))
-    return metadata
-
-
-def _read_arrays(target: Path, library: str) -> dict[str, Array]:
+    read: Any
     if library == "torch":
-        from safetensors.torch import load_file as read_torch
-
-        return dict(read_torch(target))
-    from safetensors.numpy import load_file as read_numpy
-
-    return dict(read_numpy(target))
+        from safetensors.torch import load as read
+    else:
+        from safetensors.numpy import load as read
+    try:
+        return dict(read(blob))
+    except SafetensorError as error:
+        raise FileFormatError(complaint("path", "be a safetensors file", error)) from error

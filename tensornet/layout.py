@@ -152,7 +152,7 @@ class MatrixLayout:
             If the matrix does not have the layout's true shape.
         """
         tl = backend_of(matrix).tl
-        self._check_sites()
+        self.check_formable()
         if tuple(matrix.shape) != self.shape:
             given = str(tuple(matrix.shape))
             raise ShapeError(complaint("matrix", f"have shape {self.shape}", given))
@@ -170,7 +170,7 @@ class MatrixLayout:
             If the tensor does not have the layout's site dimensions.
         """
         tl = backend_of(tensor).tl
-        self._check_sites()
+        self.check_formable()
         if tuple(tensor.shape) != self.site_dims:
             given = str(tuple(tensor.shape))
             raise ShapeError(complaint("tensor", f"have shape {self.site_dims}", given))
@@ -180,7 +180,8 @@ class MatrixLayout:
         full = tl.reshape(tl.transpose(tl.reshape(tensor, pairs), axes), self.padded_shape)
         return full[: self.rows, : self.cols] if self.padded else full
 
-    def _check_sites(self) -> None:
+    def check_formable(self) -> None:
+        """Raise ShapeError if there are too many sites to form the matrix."""
         if self.n_sites > MAX_SITES:
             expected = f"have at most {MAX_SITES} sites where the matrix is formed"
             raise ShapeError(complaint("shape", expected, self.n_sites))

@@ -34,6 +34,9 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
     backend, dtype = _checked(cores, 3), dtype_name(cores[0])
     wide = tuple(_widen(core, backend) for core in cores)
     sites = tuple(int(c.shape[1]) for c in wide)
+    if len(sites) > 2 * MAX_SITES:
+        expected = f"have at most {2 * MAX_SITES} sites where the tensor is formed"
+        raise ShapeError(complaint("cores", expected, len(sites)))
     if len(wide) == 1:
         return backend.copy(backend.tl.reshape(cores[0], sites))
     bonds = (*(int(c.shape[0]) for c in wide), 1)
@@ -54,6 +57,7 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     backend = _checked(cores, 4)
     if not isinstance(layout, MatrixLayout):
         raise ShapeError(complaint("layout", "be a MatrixLayout", type(layout).__name__))
+    layout.check_formable()
     dims = tuple((int(core.shape[1]), int(core.shape[2])) for core in cores)
     expected = tuple(zip(layout.row_dims, layout.col_dims, strict=True))
     if dims != expected:
