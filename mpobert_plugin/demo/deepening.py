@@ -54,7 +54,6 @@ def train_briefly(
         material.train,
         steps=settings.steps,
         size=settings.batch,
-        vocabulary=len(material.tokenizer),
         seed=settings.seed,
     )
     with screen.training(settings.steps) as report:

@@ -100,14 +100,14 @@ def training_batches(
     *,
     steps: int,
     size: int,
-    vocabulary: int,
     rate: float = 0.25,
     seed: int = 0,
 ) -> Iterator[Batch]:
-    """Yield ``steps`` batches masked 80/10/10; in every epoch each row comes once, at random.
+    """Yield ``steps`` masked batches; in every epoch each row comes once, at random.
 
     Rows of like length go together, a few batches at a time, which saves padding. More tokens
-    than the usual 15 % are asked for: the gradients of such small batches are less noisy then.
+    than the usual 15 % are asked for, and all of them are masked: gradients of such small
+    batches are less noisy then.
     """
     generator = torch.Generator().manual_seed(seed)
     left: list[list[int]] = []
@@ -115,7 +115,7 @@ def training_batches(
         if not left:
             left = _epoch(encoded, size, generator)
         ids = pad([encoded[row] for row in left.pop()])
-        yield mask(ids, generator, rate=rate, keep=0.1, random=0.1, vocabulary=vocabulary)
+        yield mask(ids, generator, rate=rate)
 
 
 def _epoch(

@@ -12,7 +12,7 @@ from mpobert_plugin.demo.evaluate import Score, compare, masked_accuracy
 from mpobert_plugin.demo.masking import training_batches
 from mpobert_plugin.demo.smiles import CLS, FIRST_TOKEN, SEP
 from mpobert_plugin.demo.train import train
-from tests.mpobert_plugin.demo.toy import VOCABULARY, Constant
+from tests.mpobert_plugin.demo.toy import Constant
 from tests.mpobert_plugin.real import (
     DEV_REACTIONS,
     encoded_reactions,
@@ -57,7 +57,7 @@ def test_compare_finds_the_largest_difference():
 
 
 def batches(steps: int):
-    return training_batches(ONES, steps=steps, size=4, vocabulary=len(VOCABULARY))
+    return training_batches(ONES, steps=steps, size=4)
 
 
 def test_training_lowers_the_loss():

@@ -70,7 +70,7 @@ def test_evaluation_sees_every_row_once_per_masking():
 
 def test_an_epoch_of_training_shows_no_row_twice():
     encoded = [[CLS, FIRST_TOKEN + k, SEP] for k in range(20)]
-    batches = list(training_batches(encoded, steps=8, size=5, vocabulary=SIZE))
+    batches = list(training_batches(encoded, steps=8, size=5))
     assert len(batches) == 8
     for epoch in (batches[:4], batches[4:]):
         shown = [int(label) for batch in epoch for label in batch.labels[batch.masked]]
@@ -78,5 +78,5 @@ def test_an_epoch_of_training_shows_no_row_twice():
 
 
 def test_fewer_rows_than_a_batch():
-    (batch,) = training_batches(rows(3, 6), steps=1, size=8, vocabulary=SIZE)
+    (batch,) = training_batches(rows(3, 6), steps=1, size=8)
     assert batch.input_ids.shape == (3, 8)
