@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mpobert_plugin.reconstruct import rebuild, recipe
+from mpobert_plugin.reconstruct import AUTOCAST_DEVICES, rebuild, recipe
 from mpobert_plugin.stacked import Place, StackedBank
 from mpobert_plugin.steps import optimizer_steps
 
@@ -170,7 +170,7 @@ class MPOBank(StackedBank):
         # Autocast leaves float64 alone, and so does this.
         if (
             central.dtype != torch.float64
-            and torch.amp.is_autocast_available(kind)
+            and kind in AUTOCAST_DEVICES
             and torch.is_autocast_enabled(kind)
         ):
             return torch.get_autocast_dtype(kind)

@@ -37,6 +37,13 @@ def describe(model: PreTrainedModel) -> str:
     ------
     ConversionError
         When the model is not converted.
+
+    Examples
+    --------
+    >>> import mpobert_plugin as mp
+    >>> text = describe(mp.build("mpobert-12", head="none", device="meta"))
+    >>> print(text.splitlines()[1])
+    query: 12 x (768 x 768), bonds 1 16 256 144 9 1, 1 central, 12 auxiliary
     """
     banks = banks_of(model)
     lines = [f"{type(model).__name__}, {banks.plan.n_layers} layers, gauge {banks.plan.gauge}"]
@@ -86,6 +93,11 @@ def assert_shared(model: PreTrainedModel) -> None:
         or two tensors that should be apart are one; the names are told.
     ConversionError
         When the model is not converted.
+
+    Examples
+    --------
+    >>> import mpobert_plugin as mp
+    >>> assert_shared(mp.build("mpobert-12", head="none", device="meta"))
     """
     banks = banks_of(model)
     for name, reader, role in _readers(model):

@@ -26,6 +26,13 @@ class MPONormBank(StackedBank):
         Size and layer map.
     device, dtype : optional
         Where and in which element type the uninitialized tensors are made.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.spec import NormSpec
+    >>> bank = MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1)))
+    >>> tuple(bank.weight.shape)
+    (2, 8)
     """
 
     def __init__(
@@ -75,6 +82,13 @@ class MPOLayerNorm(Reader):
         Owner of the tensors.
     layer : int
         Number of the layer.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.spec import NormSpec
+    >>> bank = MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1)), device="meta")
+    >>> tuple(MPOLayerNorm(bank, 2)(torch.ones(3, 8, device="meta")).shape)
+    (3, 8)
     """
 
     def __init__(self, bank: MPONormBank, layer: int) -> None:

@@ -199,6 +199,15 @@ def load_state_dict(
     ------
     CheckpointError
         When tensors are missing, unexpected or of another shape; nothing is loaded then.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> import mpobert_plugin as mp
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> model = mp.convert(plain, n=3)
+    >>> load_state_dict(model, {name: 2 * t for name, t in model.state_dict().items()})
     """
     check_model(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}

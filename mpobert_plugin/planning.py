@@ -63,6 +63,15 @@ def make_plan(
         When a target does not exist.
     SharingError
         When a policy does not fit the number of layers.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> import mpobert_plugin as mp
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> make_plan(plain, mp.MPOConfig(n=3, sharing="all")).banks[0].central
+    (0, 0)
     """
     if is_converted(model):
         raise ConversionError(

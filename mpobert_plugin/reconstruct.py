@@ -13,6 +13,10 @@ from torch import Tensor
 from mpobert_plugin.spec import BankSpec
 
 _HALF = (torch.float16, torch.bfloat16)
+# Asked once, at import: torch 2.11 cannot trace the question inside a compiled graph.
+AUTOCAST_DEVICES = frozenset(
+    kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind)
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def rebuild(
 
 def _exact(device_type: str) -> AbstractContextManager[object]:
     """Return a context without autocast; devices such as 'meta' know none."""
-    if torch.amp.is_autocast_available(device_type):
+    if device_type in AUTOCAST_DEVICES:
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
 

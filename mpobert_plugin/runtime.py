@@ -99,6 +99,11 @@ def set_cache(model: object, enabled: bool) -> None:
     ------
     ConversionError
         When the model is not converted.
+
+    Examples
+    --------
+    >>> import mpobert_plugin as mp
+    >>> set_cache(mp.build("mpobert-12", head="none", device="meta"), False)
     """
     for bank in banks_of(model).stacked():
         if isinstance(bank, MPOBank):

@@ -27,6 +27,12 @@ class Report:
         ``unique`` split into "central" and "auxiliary" cores.
     dense : int
         Elements of the matrices or tensors that are represented (true size, no padding).
+
+    Examples
+    --------
+    >>> report = Report(total=80, unique=60, trainable=0, shared=20, dense=100)
+    >>> report.ratio, round(report.compression, 4)
+    (0.6, 1.6667)
     """
 
     total: int

@@ -86,6 +86,14 @@ def load(path: str | os.PathLike[str], library: str | None = None) -> MPO | Tens
         If the library is unknown, or has no such element type.
     MissingLibraryError
         If the library is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(MPO([np.eye(3)[None, :, :, None]]), folder + "/m.safetensors")
+    ...     load(folder + "/m.safetensors", library="numpy").n_params
+    9
     """
     blob = files.read(path)
     record = files.checked_record(blob)

@@ -216,6 +216,11 @@ def matrix_layout(
     pad : bool
         Whether a size without a fair factorization may be padded with zeros.
 
+    Returns
+    -------
+    MatrixLayout
+        Its true shape is (rows, cols).
+
     Raises
     ------
     ShapeError

@@ -23,7 +23,22 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
     """Return the tensor (p1, ..., pn) of a chain of cores (left, site, right).
 
     Neighbouring cores are joined in the order with the fewest multiply-adds. Half precision is
-    contracted in float32 and rounded once at the end.
+    contracted in float32 and rounded once at the end. torch differentiates through it.
+
+    Parameters
+    ----------
+    cores : sequence of Array
+        Core k has shape (left, p_k, right); neighbours agree, the outer bonds are 1.
+
+    Returns
+    -------
+    Array, shape (p_1, ..., p_n)
+        In the cores' library and element type; never a view of a core.
+
+    Raises
+    ------
+    ShapeError, BondError, DTypeError, ArrayTypeError
+        If the cores form no chain, or there are more than 64.
 
     Examples
     --------
@@ -45,7 +60,24 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
 
 
 def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
-    """Return the (rows, cols) matrix of cores (left, i, j, right) in a layout.
+    """Return the matrix of a chain of cores in a layout; torch differentiates through it.
+
+    Parameters
+    ----------
+    cores : sequence of Array
+        Core k has shape (left, i_k, j_k, right); neighbours agree, the outer bonds are 1.
+    layout : MatrixLayout
+        Its factors are those of the cores; its true shape is what comes back.
+
+    Returns
+    -------
+    Array, shape (rows, cols)
+        In the cores' library and element type; padding is cut off.
+
+    Raises
+    ------
+    ShapeError, BondError, DTypeError, ArrayTypeError
+        If the cores form no chain, do not fit the layout, or there are more than 32.
 
     Examples
     --------

@@ -131,3 +131,22 @@ def plain_twin(model: PreTrainedModel) -> PreTrainedModel:
 
 def twin_output(model: PreTrainedModel, **kwargs: Any) -> Any:
     return functional_call(plain_twin(model), dense_values(model), kwargs=kwargs, tie_weights=False)
+
+
+def snapshot(model: PreTrainedModel) -> Any:
+    """Return what a failed conversion must leave as it was."""
+    names = [(name, type(module), id(module)) for name, module in model.named_modules()]
+    tensors = {name: (id(t), t._version, t.clone()) for name, t in model.named_parameters()}
+    return names, tensors, model.config.to_dict()
+
+
+def assert_untouched(model: PreTrainedModel, before: Any) -> None:
+    names, tensors, config = before
+    now_names, now_tensors, now_config = snapshot(model)
+    assert now_names == names
+    assert now_config == config
+    assert now_tensors.keys() == tensors.keys()
+    for name, (number, version, value) in tensors.items():
+        assert now_tensors[name][:2] == (number, version)
+        torch.testing.assert_close(now_tensors[name][2], value, rtol=0, atol=0, equal_nan=True)
+    assert not model._forward_pre_hooks

@@ -60,6 +60,8 @@ def test_conversion_on_the_device_stays_there():
     assert torch.allclose(model(ids().cuda()).logits, plain, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_a_compiled_model_trains():
     model = converted().train()
     tokens = ids().cuda()
