@@ -133,9 +133,8 @@ class Chain:
 def _versions(cores: Cores) -> tuple[int, ...]:
     # torch counts in-place changes of a tensor; numpy cores are read-only, and inference
     # tensors are not counted.
-    return tuple(
-        core._version for core in cores if hasattr(core, "_version") and not core.is_inference()
-    )
+    torch_cores = (core for core in cores if hasattr(core, "is_inference"))
+    return tuple(core._version for core in torch_cores if not core.is_inference())
 
 
 def _rebuild(kind: type[Chain], state: dict[str, Any]) -> Chain:

@@ -108,6 +108,14 @@ def test_cores_in_training_claim_nothing():
     assert m.singular_values(1) == pytest.approx(s.numpy(), rel=1e-6)
 
 
+def test_decomposition_in_inference_mode():
+    with torch.inference_mode():
+        m = tn.mpo(torch.as_tensor(gaussian(24, 24)), SITES)
+        assert m.center == 1
+        assert_close(m.to_matrix(), torch.as_tensor(gaussian(24, 24)))
+    assert m.round(max_bond=2).bond_dims == (1, 2, 2, 1)
+
+
 def test_transposes_own_their_memory():
     m = tn.mpo(torch.as_tensor(gaussian(24, 24)), SITES)
     assert tn.account([m, m.T]).unique == 2 * m.n_params
