@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 from mpobert_plugin.errors import CheckpointError, shorten
 from mpobert_plugin.locate import BANKS, base_of, family_of, is_converted, prefix_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -63,6 +66,71 @@ def expected_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if 0 not in shape}
+
+
+def check_tensors(state_dict: object) -> None:
+    """Refuse a state dict whose values no model can take.
+
+    Parameters
+    ----------
+    state_dict : object
+        Whatever the user gave.
+
+    Raises
+    ------
+    CheckpointError
+        When it is no mapping of names to tensors, or a tensor has no values; the first name is
+        told.
+
+    Examples
+    --------
+    >>> import torch
+    >>> check_tensors({"weight": torch.ones(2)})
+    """
+    if not isinstance(state_dict, Mapping):
+        raise CheckpointError(
+            f"state_dict must map names to tensors, got {type(state_dict).__name__}. Pass what "
+            "model.state_dict() returns."
+        )
+    for name, tensor in state_dict.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(
+                f"state_dict must map names to tensors, got {type(tensor).__name__} for {name!r}. "
+                "Nothing was loaded."
+            )
+        if tensor.is_meta and tensor.numel():
+            raise CheckpointError(
+                f"{name} of the state_dict must have values, got a tensor on the meta device. "
+                "Nothing was loaded."
+            )
+
+
+def check_kinds(
+    model: PreTrainedModel, state_dict: Mapping[str, Tensor], found: Comparison
+) -> None:
+    """Refuse integers where a model has floating-point numbers.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+    state_dict : mapping of str to Tensor
+        Tensors by the checkpoint's names.
+    found : Comparison
+        How the names fit.
+
+    Raises
+    ------
+    CheckpointError
+        When a tensor holds integers; its name and type are told.
+    """
+    expected = model.state_dict()
+    for name, match in found.renamed.items():
+        dtype = state_dict[name].dtype
+        if expected[match].is_floating_point() and not dtype.is_floating_point:
+            raise CheckpointError(
+                f"{name} must hold floating-point numbers, got {dtype}. Nothing was loaded."
+            )
 
 
 def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
@@ -124,11 +192,25 @@ def _is_new_head(name: str, model: PreTrainedModel, found: set[str]) -> bool:
     prefix = prefix_of(model)
     if prefix and not name.startswith(prefix):
         # A head of which some tensors are there is a damaged one, not a new one.
-        head = name.split(".", maxsplit=1)[0]
-        return not any(other.split(".")[0] == head for other in found)
+        head = _head_of(name, model)
+        return not any(_head_of(other, model) == head for other in found)
     return _in_pooler(name.removeprefix(prefix), model) and not any(
         _in_pooler(other.removeprefix(prefix), model) for other in found
     )
+
+
+def _head_of(name: str, model: PreTrainedModel) -> str:
+    """Return the name of the head that a tensor belongs to.
+
+    A module without parameters of its own may only hold several heads, as BERT's for pre-training
+    does; then each of them is one.
+    """
+    first, _, rest = name.partition(".")
+    module = model._modules.get(first)
+    if module is None or any(True for _ in module.parameters(recurse=False)):
+        return first
+    parts = [part for part in module.children() if any(True for _ in part.parameters())]
+    return first if len(parts) < 2 else f"{first}.{rest.partition('.')[0]}"
 
 
 def _in_pooler(name: str, model: PreTrainedModel) -> bool:

@@ -18,13 +18,14 @@ from transformers.quantizers.base import HfQuantizer
 
 from mpobert_plugin.adapter import AdaptedLinear, init_adapter
 from mpobert_plugin.attach import attach, finish, guard_key, make_banks
-from mpobert_plugin.checkpoint import check
+from mpobert_plugin.checkpoint import check, check_kinds, check_tensors
 from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
 from mpobert_plugin.locate import BANKS, base_of, check_model, prefix_of
 from mpobert_plugin.runtime import Banks
 from mpobert_plugin.stored_plan import check_plan
+from mpobert_plugin.unfilled import fill_unfilled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,13 +193,15 @@ def load_state_dict(
     state_dict : dict of str to Tensor
         Tensors by name; those of a base model and of a model with a head go into each other.
     assign : bool
-        Take the given tensors themselves instead of copying their values, as for a model on the
-        meta device.
+        Take the given tensors themselves instead of copying their values, as a model on the meta
+        device must. What it still lacks then, such as the numbers of the positions or the head of
+        a new task, is initialized as in a new model.
 
     Raises
     ------
     CheckpointError
-        When tensors are missing, unexpected or of another shape; nothing is loaded then.
+        When tensors are missing, unexpected, of another shape, no floating-point numbers or
+        without values; nothing is loaded then.
 
     Examples
     --------
@@ -210,15 +213,25 @@ def load_state_dict(
     >>> load_state_dict(model, {name: 2 * t for name, t in model.state_dict().items()})
     """
     check_model(model)
+    check_tensors(state_dict)
+    on_meta = any(parameter.is_meta for parameter in model.parameters())
+    if on_meta and not assign:
+        raise CheckpointError(
+            "model must have memory to copy values into, got parameters on the meta device. Pass "
+            "assign=True, so that the model takes the given tensors. Nothing was loaded."
+        )
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
     found = check(model, shapes, "state_dict")
+    check_kinds(model, state_dict, found)
     renamed = {found.renamed[name]: state_dict[name] for name in found.renamed}
     model.load_state_dict(renamed, strict=False, assign=assign)
     model.tie_weights()
+    fill_unfilled(model)
     _align(model)
     if found.new_head:
+        fate = "start at random" if on_meta else "keep their values"
         warnings.warn(
-            f"{len(found.new_head)} tensors that the state_dict does not have keep their values: "
+            f"{len(found.new_head)} tensors that the state_dict does not have {fate}: "
             f"{shorten(found.new_head)}. Train them before use.",
             MPOBertWarning,
             stacklevel=2,
