@@ -45,7 +45,7 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the model and the picture.", dir_okay=True)
     ] = Path("mpobert-demo"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 48,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print nothing but what goes wrong.")

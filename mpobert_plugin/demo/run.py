@@ -18,6 +18,7 @@ from mpobert_plugin.demo.screen import Screen
 from mpobert_plugin.demo.settings import Material, Settings, load_material
 from mpobert_plugin.demo.source import PACKAGE
 from mpobert_plugin.demo.table import accuracy_table, total_score
+from mpobert_plugin.demo.threads import half_the_cores
 from mpobert_plugin.demo.train import History
 
 PICTURE = "spectra-and-loss.png"
@@ -45,7 +46,7 @@ def run(settings: Settings, console: Console) -> list[str]:
         When a package is missing, or the output folder cannot be written; nothing is left there.
     """
     screen = Screen(console)
-    with OutputFolder(settings.out) as output:
+    with half_the_cores(), OutputFolder(settings.out) as output:
         material = _load(settings, screen)
         model = convert(material, screen)
         same = show_same_predictions(material, model, settings, screen)

@@ -22,7 +22,7 @@ class Settings:
     """
 
     out: Path = Path("mpobert-demo")
-    steps: int = 40
+    steps: int = 48
     seed: int = 0
     batch: int = 12
     learning_rate: float = 4e-5

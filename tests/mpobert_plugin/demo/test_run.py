@@ -6,12 +6,14 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 
 from mpobert_plugin.demo.picture import Curve, draw
 from mpobert_plugin.demo.run import PICTURE, run
 from mpobert_plugin.demo.screen import Screen
 from mpobert_plugin.demo.settings import Settings
+from mpobert_plugin.demo.threads import half_the_cores
 from tests.mpobert_plugin.real import needs_albert
 
 
@@ -35,6 +37,14 @@ def test_end_to_end(tmp_path, monkeypatch):
     assert len(result["losses"]) == 3
     assert all(result["claims"].values())
     assert [path.name for path in tmp_path.iterdir()] == ["mpobert-demo"]
+
+
+def test_half_the_cores_are_used_and_given_back():
+    before = torch.get_num_threads()
+    with half_the_cores() as threads:
+        assert 1 <= threads <= before
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == before
 
 
 def test_failed_claims_are_remembered():
