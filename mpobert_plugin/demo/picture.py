@@ -78,18 +78,22 @@ def _loss(axes: Axes, curve: Curve) -> None:
     axes.plot(steps, running_mean(curve.losses), color=COLOURS[0], lw=2.2, label="running mean")
     _dress(axes, "Training the MPOBERT of 24 layers", "step")
     axes.set_ylabel("masked-token loss (nats)")
-    axes.set_ylim(bottom=0)
-    axes.text(
-        0.97,
-        0.95,
-        f"held-out accuracy\n{curve.accuracy_before:.1%} before, {curve.accuracy_after:.1%} after",
-        transform=axes.transAxes,
-        ha="right",
-        va="top",
-        color=INK,
-        fontsize=10,
+    axes.set_ylim(0, 1.4 * max(curve.losses))  # room for the legend
+    legend = axes.legend(
+        title=(
+            "held-out accuracy "
+            f"{curve.accuracy_before:.1%} before, {curve.accuracy_after:.1%} after"
+        ),
+        ncols=2,
+        facecolor="white",
+        edgecolor="none",
+        framealpha=1.0,
+        fontsize=9,
+        title_fontsize=10,
+        labelcolor=INK,
+        loc="upper right",
     )
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center right")
+    legend.get_title().set_color(INK)
 
 
 def running_mean(values: Sequence[float], window: int = 8) -> list[float]:
