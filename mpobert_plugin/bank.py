@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.reconstruct import AUTOCAST_DEVICES, rebuild, recipe
 from mpobert_plugin.stacked import Place, StackedBank
-from mpobert_plugin.steps import optimizer_steps
 
 if TYPE_CHECKING:
     from mpobert_plugin.reader import Values
     from mpobert_plugin.spec import BankSpec
+
+
+# Others, such as fake and distributed tensors, may have no bits to read here.
+_PLAIN = (Tensor, nn.Parameter)
 
 
 class MPOBank(StackedBank):
@@ -45,7 +49,7 @@ class MPOBank(StackedBank):
         self._recipe = recipe(spec)
         self._one = replace(spec, central=(0,), auxiliary=(0,), errors=())
         self._one_recipe = recipe(self._one)
-        self._cache: tuple[tuple[object, ...], tuple[Tensor, ...]] | None = None
+        self._cache: _Cache | None = None
 
     def slices(self) -> dict[str, Sequence[int]]:
         """Return, for each stacked parameter, the slice that each layer uses.
@@ -71,13 +75,15 @@ class MPOBank(StackedBank):
         cores, dtype = self._cores(), self._compute_dtype()
         if not self._may_cache(cores):
             return rebuild(self.spec, self._recipe, cores, dtype)
-        # The parameters themselves are kept, for a new one could have the address of an old one.
-        key = ((dtype, optimizer_steps()), *((t, t._version, t.data_ptr()) for t in cores.values()))
-        if self._cache is None or not _same(self._cache[0], key):
+        mark = fingerprint(cores.values())
+        # Read once: another thread may put a cache for its own element type in its place.
+        cache = self._cache
+        if cache is None or not cache.fits(dtype, mark):
             # Tensors made under inference_mode could not be used in a later graph.
             with torch.inference_mode(False), torch.no_grad():
-                self._cache = (key, rebuild(self.spec, self._recipe, cores, dtype))
-        return self._cache[1]
+                cache = _Cache(dtype, mark, rebuild(self.spec, self._recipe, cores, dtype))
+            self._cache = cache
+        return cache.weights
 
     def all_values(self) -> Sequence[Values]:
         """Return matrix and bias of every layer.
@@ -162,7 +168,13 @@ class MPOBank(StackedBank):
             return False
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in cores.values()):
             return False
-        return not any(tensor.is_inference() or tensor.is_meta for tensor in cores.values())
+        # Captured graphs and traces outlive a cache and must follow later changes.
+        if _is_recorded(cores["central"].device):
+            return False
+        # Keeping what is rebuilt would undo the offloading of the tensors.
+        if getattr(vars(self).get("_hf_hook"), "offload", False):
+            return False
+        return all(type(t) in _PLAIN and not t.is_meta for t in cores.values())
 
     def _compute_dtype(self) -> torch.dtype:
         central = self.tensors()["central"]
@@ -182,9 +194,21 @@ class MPOBank(StackedBank):
         return self
 
 
-def _same(old: tuple[object, ...], new: tuple[object, ...]) -> bool:
-    if len(old) != len(new) or old[0] != new[0]:
-        return False
-    pairs = zip(old[1:], new[1:], strict=True)
-    # Tensors are compared by identity: == would compare their elements.
-    return all(a[0] is b[0] and a[1:] == b[1:] for a, b in pairs)  # type: ignore[index]
+def _is_recorded(device: torch.device) -> bool:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return True
+    # torch leaves this function without types.
+    return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Rebuilt matrices with the element type and the fingerprint of what they come from."""
+
+    dtype: torch.dtype
+    mark: Tensor
+    weights: tuple[Tensor, ...]
+
+    def fits(self, dtype: torch.dtype, mark: Tensor) -> bool:
+        same_kind = self.dtype == dtype and self.mark.device == mark.device
+        return same_kind and torch.equal(self.mark, mark)

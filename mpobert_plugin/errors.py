@@ -33,6 +33,14 @@ class CheckpointError(MPOBertError, ValueError):
     """Tensors that do not fit the model: missing, unexpected or of another shape."""
 
 
+class PlacementError(MPOBertError, ValueError):
+    """Tensors of a bank on devices where a layer cannot read them."""
+
+
+class ChangedTensorError(MPOBertError, RuntimeError):
+    """A tensor that backward needs and that was modified after the forward."""
+
+
 class ModelTypeError(MPOBertError, TypeError):
     """An object that is no model of a known family."""
 

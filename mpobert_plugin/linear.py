@@ -59,7 +59,7 @@ class MPOLinear(Reader):
         Tensor
             (..., out_features).
         """
-        weight, bias = self.values()
+        weight, bias = self.values_beside(x)
         return linear(x, weight, bias)
 
     def extra_repr(self) -> str:

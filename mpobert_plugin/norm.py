@@ -110,7 +110,7 @@ class MPOLayerNorm(Reader):
         Tensor
             Same shape.
         """
-        weight, bias = self.values()
+        weight, bias = self.values_beside(x)
         return layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
     def extra_repr(self) -> str:

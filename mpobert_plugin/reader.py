@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, nn
+
+from mpobert_plugin.errors import PlacementError
+from mpobert_plugin.handed import Slot
+from mpobert_plugin.saved import uncounted
 
 if TYPE_CHECKING:
     from mpobert_plugin.stacked import StackedBank
@@ -26,17 +30,31 @@ class Reader(nn.Module):
 
     bank: StackedBank
     layer: int
-    handed: Values | None
 
     def __init__(self, bank: StackedBank, layer: int) -> None:
         super().__init__()
         # Past nn.Module.__setattr__, which would register the bank as a child.
         object.__setattr__(self, "bank", bank)
         self.layer = layer
-        self.handed = None
+        self._slot = Slot()
         # transformers' initialization goes by class names and would write into the shared bank.
         self._is_hf_initialized = True
         bank.readers.append(self)
+
+    @property
+    def handed(self) -> Values | None:
+        """Weight and bias for the forward that runs in this thread; None outside a forward."""
+        return self._slot.values
+
+    def hand(self, values: Values | None) -> None:
+        """Take weight and bias for the coming forward of this thread, or None after it.
+
+        Parameters
+        ----------
+        values : tuple of (Tensor, Tensor or None), or None
+            Weight and bias.
+        """
+        self._slot.values = values
 
     def values(self) -> Values:
         """Return weight and bias: those handed out for this forward, or the layer's own.
@@ -47,18 +65,48 @@ class Reader(nn.Module):
             Weight and bias.
         """
         handed = self.handed
-        return self.bank.values_of(self.layer) if handed is None else handed
+        if handed is not None:
+            return handed
+        with uncounted():
+            own: Values = self.bank(self.layer)[0]
+        return own
+
+    def values_beside(self, x: Tensor) -> Values:
+        """Return weight and bias on the device of an input.
+
+        Parameters
+        ----------
+        x : Tensor
+            What the layer is called with.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor or None)
+            Weight and bias; copies when the bank is on another device than the layer's input.
+
+        Raises
+        ------
+        PlacementError
+            When the tensors of the bank are on the meta device and the input is not.
+        """
+        weight, bias = self.values()
+        if weight.device == x.device:
+            return weight, bias
+        if weight.is_meta:
+            raise PlacementError(
+                f"the tensors of bank {self.bank.role!r} must hold values, got tensors on meta "
+                f"for an input on {x.device}. Load them, or move the model with to_empty and "
+                "load_state_dict."
+            )
+        return weight.to(x.device), None if bias is None else bias.to(x.device)
 
     @property
     def weight(self) -> Tensor:
-        """The layer's weight as the bank gives it; read only."""
-        return self.values()[0]
+        """A copy of the layer's weight: writing into it changes neither the bank nor its cache."""
+        return self.values()[0].clone()
 
     @property
     def bias(self) -> Tensor | None:
-        """The layer's bias as the bank gives it; read only."""
-        return self.values()[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What is handed out belongs to one forward and its graph; copies start without.
-        return {**self.__dict__, "handed": None}
+        """A copy of the layer's bias, or None: writing into it changes nothing in the bank."""
+        bias = self.values()[1]
+        return None if bias is None else bias.clone()

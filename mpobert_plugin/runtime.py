@@ -10,12 +10,11 @@ from torch import nn
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.locate import BANKS, base_of, check_model
+from mpobert_plugin.recompute import carry_values
 from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import Tensor
 
     import tensornet as tn
     from mpobert_plugin.plan import ConversionPlan
@@ -88,12 +87,17 @@ def banks_of(model: object) -> Banks:
 def set_cache(model: object, enabled: bool) -> None:
     """Switch the evaluation cache of rebuilt matrices on or off; it is on at first.
 
+    The cache serves forwards without gradient in evaluation mode. Each of them reads the tensors
+    of the banks once and rebuilds when a bit has changed, whatever wrote it. An evaluation with
+    gradient enabled rebuilds every time, as training does, since its graph belongs to one
+    backward: put ``torch.no_grad()`` around predictions.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel
         A converted model.
     enabled : bool
-        Without the cache, every forward rebuilds all matrices.
+        Without the cache, every forward rebuilds all matrices and keeps none of them.
 
     Raises
     ------
@@ -131,6 +135,8 @@ def hand_out(base: nn.Module, _args: Any) -> None:
     base : torch.nn.Module
         Base model with banks.
     """
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        carry_values(base)
     banks = base._modules[BANKS]
     for bank in banks.stacked():  # type: ignore[union-attr, operator]
         bank.hand_out()
@@ -145,31 +151,5 @@ def take_back(base: nn.Module, _args: Any, _output: Any) -> None:
         Base model with banks.
     """
     banks = base._modules[BANKS]
-    if base.training and torch.is_grad_enabled() and _recomputes(base):
-        _take_back_in_backward(banks)
-        return
     for bank in banks.stacked():  # type: ignore[union-attr, operator]
         bank.withdraw()
-
-
-def _recomputes(base: nn.Module) -> bool:
-    """Tell whether layers run again in backward, where they need the same tensors again."""
-    return any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
-
-
-def _take_back_in_backward(banks: Any) -> None:
-    for bank in banks.stacked():
-        weight = bank.readers[0].values()[0]
-        if weight.requires_grad:
-            # Backward reaches the first layer last: by then no layer needs its values again.
-            weight.register_hook(_Withdrawal(bank))
-
-
-class _Withdrawal:
-    """A tensor hook that takes back the values of one bank."""
-
-    def __init__(self, bank: StackedBank) -> None:
-        self.bank = bank
-
-    def __call__(self, _gradient: Tensor) -> None:
-        self.bank.withdraw()

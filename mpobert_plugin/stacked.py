@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from mpobert_plugin.errors import PlacementError
+
 if TYPE_CHECKING:
     from mpobert_plugin.reader import Reader, Values
     from mpobert_plugin.spec import BankSpec, NormSpec
@@ -30,6 +32,7 @@ class StackedBank(nn.Module):
         self, spec: BankSpec | NormSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
+        self.role = spec.role
         self.readers: list[Reader] = []
         for name, shape in spec.tensor_shapes().items():
             tensor = torch.empty(shape, device=device, dtype=dtype)
@@ -80,16 +83,51 @@ class StackedBank(nn.Module):
         """
         return self.all_values()[layer]
 
+    def forward(self, layer: int | None = None) -> Sequence[Values]:
+        """Return the values of all layers, or of one that is called by itself.
+
+        Readers get their values through a call of the bank, so that hooks on the bank see every
+        use of its tensors: those of accelerate load them from disk and free them again.
+
+        Parameters
+        ----------
+        layer : int, optional
+            Number of the layer; all of them by default.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor or None)
+            Weight and bias of each layer, or of the one.
+
+        Raises
+        ------
+        PlacementError
+            When the tensors of the bank are on several devices.
+        """
+        self._check_devices()
+        return self.all_values() if layer is None else [self.values_of(layer)]
+
     def hand_out(self) -> None:
-        """Give every reader its values for the coming forward."""
-        values = self.all_values()
+        """Give every reader its values for the coming forward of this thread."""
+        values = self()
         for reader in self.readers:
-            object.__setattr__(reader, "handed", values[reader.layer])
+            reader.hand(values[reader.layer])
 
     def withdraw(self) -> None:
-        """Take back what was handed out, so that it can be freed."""
+        """Take back what was handed out in this thread, so that it can be freed."""
         for reader in self.readers:
-            object.__setattr__(reader, "handed", None)
+            reader.hand(None)
+
+    def _check_devices(self) -> None:
+        tensors = self.tensors()
+        devices = [tensor.device for tensor in tensors.values()]
+        if all(device == devices[0] for device in devices):
+            return
+        places = [f"{name!r} on {tensor.device}" for name, tensor in tensors.items()]
+        raise PlacementError(
+            f"the tensors of bank {self.role!r} must be on one device, got {', '.join(places)}. "
+            "Keep each bank whole in the device map."
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StackedBank:
         self.withdraw()

@@ -1,0 +1,100 @@
+"""Layers that run again in backward compute with the values of their own forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpobert_plugin.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from mpobert_plugin.reader import Values
+
+_FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
+
+
+def carry_values(base: nn.Module) -> None:
+    """Make the checkpointed layers of a base model carry what their readers are handed.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model with banks; changed where transformers has set a checkpointing function.
+    """
+    for module in base.modules():
+        own = vars(module)
+        checkpoint = own.get(_FUNCTION)
+        if own.get(_FLAG) and checkpoint and not isinstance(checkpoint, CarryingCheckpoint):
+            own[_FUNCTION] = CarryingCheckpoint(checkpoint, module)
+
+
+class CarryingCheckpoint:
+    """A checkpointing function that passes the values of a module's readers as arguments.
+
+    As arguments they live as long as the graph of their forward, whatever is handed out later,
+    and in reentrant mode their gradients meet before the one way back through the bank.
+
+    Parameters
+    ----------
+    checkpoint : callable
+        Takes a function and its arguments, as ``torch.utils.checkpoint.checkpoint`` does.
+    module : torch.nn.Module
+        The module that runs again.
+    """
+
+    def __init__(self, checkpoint: Callable[..., Any], module: nn.Module) -> None:
+        self.checkpoint = checkpoint
+        self.module = module
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns, checkpointed.
+
+        Parameters
+        ----------
+        function : callable
+            What runs now and again in backward.
+        *args, **kwargs
+            Arguments of the function and options of the checkpointing function.
+
+        Returns
+        -------
+        object
+            The output of the function.
+        """
+        # A compiled graph holds the values by itself and must not see attributes change.
+        if torch.compiler.is_compiling():
+            return self.checkpoint(function, *args, **kwargs)
+        readers = [module for module in self.module.modules() if isinstance(module, Reader)]
+        handed = [(reader, reader.handed) for reader in readers]
+        given = [(reader, values) for reader, values in handed if values is not None]
+        run = _WithValues(function, [reader for reader, _ in given])
+        flat = [tensor for _, values in given for tensor in values]
+        return self.checkpoint(run, *flat, *args, **kwargs)
+
+
+class _WithValues:
+    """A function that hands its first arguments to readers before it runs with the others."""
+
+    def __init__(self, function: Callable[..., Any], readers: Sequence[Reader]) -> None:
+        self.function = function
+        self.readers = readers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        count = 2 * len(self.readers)
+        values = list(zip(args[:count:2], args[1:count:2], strict=True))
+        before = [reader.handed for reader in self.readers]
+        try:
+            self._hand(values)
+            return self.function(*args[count:], **kwargs)
+        finally:
+            # Also when a checkpoint stops the function early, by an exception.
+            self._hand(before)
+
+    def _hand(self, values: Sequence[Values | None]) -> None:
+        for reader, value in zip(self.readers, values, strict=True):
+            reader.hand(value)
