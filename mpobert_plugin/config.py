@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean
-from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.options import check_integer, own_integer, own_number, refuse_unknown
+from mpobert_plugin.plan import FITS, GAUGES, ConversionPlan
 from mpobert_plugin.sharing import Policy
 
 METHOD = "mpo"
 VERSION = 1
-GAUGES = ("symmetric", "central", "left", "right", "identity")
-FITS = ("mean", "first")
 
 Dims: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 Shapes: TypeAlias = "Mapping[str, Dims] | Mapping[int, Sequence[int]] | Dims | None"
@@ -93,26 +92,26 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = VERSION
         self.sharing = _plain(sharing)
-        self.n = _index(n)
+        self.n = own_integer(n)
         self.shapes = _shapes(shapes)
-        self.max_bond = _index(max_bond)
-        self.rtol = rtol
+        self.max_bond = own_integer(max_bond)
+        self.rtol = own_number(rtol)
         self.targets = _names(targets, "targets")
-        self.adapter_rank = _index(adapter_rank)
-        self.adapter_alpha = adapter_alpha
+        self.adapter_rank = own_integer(adapter_rank)
+        self.adapter_alpha = own_number(adapter_alpha)
         self.adapter_targets = _names(adapter_targets, "adapter_targets")
         self.share_bias = _plain(share_bias)
         self.share_norm = _plain(share_norm)
         self.gauge = gauge
         self.fit = fit
-        self.plan = ConversionPlan.from_dict(plan) if isinstance(plan, Mapping) else plan
+        self.plan = _plan(plan)
         self._check()
 
     def _check(self) -> None:
-        _integer("n", self.n, least=1)
-        _integer("adapter_rank", self.adapter_rank, least=0)
+        check_integer("n", self.n, least=1)
+        check_integer("adapter_rank", self.adapter_rank, least=0)
         if self.max_bond is not None:
-            _integer("max_bond", self.max_bond, least=1)
+            check_integer("max_bond", self.max_bond, least=1)
         _number("rtol", self.rtol, above=0.0, below=1.0)
         _number("adapter_alpha", self.adapter_alpha, above=0.0, below=math.inf)
         _word("gauge", self.gauge, GAUGES)
@@ -121,6 +120,48 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
             raise ConfigError("gauge 'identity' must be exact: leave out max_bond and rtol.")
         if self.adapter_targets is not None and self.adapter_rank == 0:
             raise ConfigError("adapter_targets needs adapter_rank >= 1, got adapter_rank 0.")
+        if self.adapter_alpha is not None and self.adapter_rank == 0:
+            raise ConfigError(
+                f"adapter_alpha needs adapter_rank >= 1, got adapter_alpha {self.adapter_alpha!r} "
+                "and adapter_rank 0."
+            )
+
+    @classmethod
+    def from_dict(
+        cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the configuration that `to_dict` wrote; transformers reads config.json so.
+
+        Parameters
+        ----------
+        config_dict : dict
+            Output of `to_dict`.
+        return_unused_kwargs : bool
+            Return those of the further options too that are none of the class.
+        **kwargs
+            Options that replace stored ones.
+
+        Returns
+        -------
+        MPOConfig or (MPOConfig, dict)
+            The configuration.
+
+        Raises
+        ------
+        CheckpointError
+            When the plan, or an option stored beside one, has a value that it cannot have.
+        ConfigError
+            When an option of a configuration without a plan does.
+        """
+        try:
+            # transformers leaves this method without types.
+            return super().from_dict(config_dict, return_unused_kwargs, **kwargs)  # type: ignore[no-untyped-call]
+        except ConfigError as error:
+            if "plan" not in config_dict:
+                raise
+            raise CheckpointError(
+                f"quantization_config of config.json is damaged: {error}"
+            ) from error
 
     def replace(self, **options: object) -> MPOConfig:
         """Return a configuration in which some options have other values.
@@ -195,11 +236,26 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         return f"MPOConfig({', '.join(shown)})"
 
 
+def option_names() -> list[str]:
+    """Return the names of the options that a user can give.
+
+    Returns
+    -------
+    list of str
+        In the order of the class.
+
+    Examples
+    --------
+    >>> option_names()[:2]
+    ['sharing', 'n']
+    """
+    hidden = ("return", "other", "plan")
+    return [name for name in MPOConfig.__init__.__annotations__ if name not in hidden]
+
+
 def _check_stored_fields(other: Mapping[str, object]) -> None:
-    names = [name for name in MPOConfig.__init__.__annotations__ if name not in ("return", "other")]
-    for name in other:
-        if name not in ("quant_method", "version"):
-            raise ConfigError(f"MPOConfig has no option {name!r}. {did_you_mean(name, names)}")
+    unknown = [name for name in other if name not in ("quant_method", "version")]
+    refuse_unknown(unknown, option_names(), "MPOConfig")
     if other.get("quant_method", METHOD) != METHOD:
         raise ConfigError(f"quant_method must be {METHOD!r}, got {other['quant_method']!r}.")
     version = other.get("version", VERSION)
@@ -210,16 +266,15 @@ def _check_stored_fields(other: Mapping[str, object]) -> None:
         )
 
 
-def _index(value: Any) -> Any:
-    """Return Python's own integer for other libraries' integers; anything else as it is."""
-    return (
-        value if isinstance(value, bool) or not hasattr(value, "__index__") else value.__index__()
+def _plan(given: object) -> ConversionPlan | None:
+    if given is None or isinstance(given, ConversionPlan):
+        return given
+    if isinstance(given, Mapping):
+        return ConversionPlan.from_dict(given)
+    raise CheckpointError(
+        f"plan of the MPO configuration must be an object of fields, got {given!r}. Use the "
+        "config.json that save_pretrained wrote."
     )
-
-
-def _integer(name: str, value: object, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise ConfigError(f"{name} must be an integer >= {least}, got {value!r}.")
 
 
 def _number(name: str, value: object, above: float, below: float) -> None:
@@ -231,8 +286,8 @@ def _number(name: str, value: object, above: float, below: float) -> None:
         raise ConfigError(f"{name} must be a number above {above:g}{limit}, got {value!r}.")
 
 
-def _word(name: str, value: str | None, known: Sequence[str | None]) -> None:
-    if value not in known:
+def _word(name: str, value: object, known: Sequence[str | None]) -> None:
+    if not isinstance(value, str | None) or value not in known:
         words = [word for word in known if word is not None]
         raise ConfigError(
             f"{name} must be {' or '.join(map(repr, words))}, got {value!r}. "
@@ -243,6 +298,8 @@ def _word(name: str, value: str | None, known: Sequence[str | None]) -> None:
 def _names(given: Sequence[str] | None, argument: str) -> tuple[str, ...] | None:
     if given is None:
         return None
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{argument} must list names, got {given!r}.")
     names = (given,) if isinstance(given, str) else tuple(given)
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{argument} must list at least one name, got {given!r}.")
@@ -254,7 +311,12 @@ def _plain(policy: Policy) -> Policy:
         return policy
     # Ranges and tuples become lists, as which JSON gives them back.
     blocks: list[Any] = list(policy)
-    return [list(block) if isinstance(block, Sequence) else block for block in blocks]
+    return [
+        [own_integer(layer) for layer in block]
+        if isinstance(block, Sequence) and not isinstance(block, str)
+        else block
+        for block in blocks
+    ]
 
 
 def _shapes(given: Any) -> Any:
@@ -271,7 +333,10 @@ def _shapes(given: Any) -> Any:
     return _tuples(given)
 
 
-def _key(key: object) -> object:
+def _key(given: object) -> str | int:
+    key = own_integer(given)
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise ConfigError(f"shapes must have roles or sizes as keys, got {given!r}.")
     # JSON has only text as keys, so that a size comes back as text.
     return int(key) if isinstance(key, str) and key.isdecimal() else key
 
@@ -279,7 +344,7 @@ def _key(key: object) -> object:
 def _tuples(dims: Any) -> Any:
     if isinstance(dims, Sequence) and not isinstance(dims, str):
         return tuple(_tuples(entry) for entry in dims)
-    return dims
+    return own_integer(dims)
 
 
 def _lists(dims: Any) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Never, TypeVar
 
+import torch
 from torch import nn
 
 from mpobert_plugin.attach import attach, expand_layers, finish, make_banks, own_config
-from mpobert_plugin.config import MPOConfig
+from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
 from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
+from mpobert_plugin.options import refuse_unknown
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.runtime import Banks, banks_of
 
@@ -44,6 +46,7 @@ def convert(
     share_norm: Policy = None,
     gauge: str | None = None,
     fit: str | None = None,
+    **unknown: Never,
 ) -> Model:
     """Return the model with its matrices replaced by shared tensors; it is changed in place.
 
@@ -81,7 +84,10 @@ def convert(
     gauge : str, optional
         'symmetric' by default.
     fit : str, optional
-        'mean' or 'first': how layers that differ are brought to share.
+        'mean' or 'first': how layers that differ are brought to share. With `rtol` the fitted
+        matrices must lie that close to each layer's own, or nothing is converted.
+    **unknown
+        Any other name is an error that tells the close ones.
 
     Returns
     -------
@@ -93,11 +99,14 @@ def convert(
     ModelTypeError
         When the model is of no known family.
     ConfigError
-        When an option has an impossible value; TargetError when a target does not exist.
+        When an option is unknown, has an impossible value, or could only be ignored; TargetError
+        when a target does not exist.
     SharingError
         When a policy does not fit, or layers that differ are to share without `fit`.
     ConversionError
-        When the model is converted already, or a weight cannot be; its full name is told.
+        When the model is converted already, or a module cannot be replaced: a subclass, one with
+        hooks, a forward or parameters of its own, or with a parameter that is tied to another
+        role or a head; its full name is told.
 
     Examples
     --------
@@ -109,6 +118,7 @@ def convert(
     torch.Size([1, 4, 2, 2, 4])
     """
     check_model(model)
+    refuse_unknown(unknown, option_names(), "convert")
     options: dict[str, object] = {
         "sharing": sharing,
         "n": n,
@@ -178,11 +188,14 @@ def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = Non
     MPOBertError
         As `convert` says.
     """
-    plan = make_plan(model, config, sources)
-    prepared = prepare(model, plan, config)
-    # Nothing of the model is changed up to here, and nothing in `assemble` fails.
-    assemble(model, prepared.plan, filled_banks(prepared), config)
-    banks_of(model).certificates = _named_certificates(model, prepared)
+    # Tensors made under inference_mode could never be trained.
+    with torch.inference_mode(False):
+        plan = make_plan(model, config, sources)
+        with torch.no_grad():
+            prepared = prepare(model, plan, config)
+        # Nothing of the model is changed up to here, and nothing in `assemble` fails.
+        assemble(model, prepared.plan, filled_banks(prepared), config)
+        banks_of(model).certificates = _named_certificates(model, prepared)
     return model
 
 
@@ -242,6 +255,11 @@ def certificates(model: PreTrainedModel) -> dict[str, tn.Certificate]:
 
     They belong to the session that converted the model; the relative errors are also kept in
     ``model.config.quantization_config.plan``. A matrix that was fitted to others has none.
+
+    They speak of the stored tensors, rounded to their element type, and of their exact product.
+    What a forward rounds beyond that is not in them: rebuilding a matrix in float16 or bfloat16
+    rounds the products on the way and the matrix itself, each by up to that type's unit roundoff
+    (5e-4 and 4e-3, relative). The errors in the plan leave it out in the same way.
 
     Parameters
     ----------

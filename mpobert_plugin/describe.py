@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import SharingError
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
+from mpobert_plugin.parts import module_beside
 from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 from mpobert_plugin.sharing import encode, members
@@ -57,8 +59,14 @@ def describe(model: PreTrainedModel) -> str:
     lines += [
         f"{spec.role}: plain matrix with an adapter of rank {spec.rank}"
         for spec in banks.plan.beside
+        if _has_adapter(model, spec.role)
     ]
     return "\n".join(lines)
+
+
+def _has_adapter(model: PreTrainedModel, role: str) -> bool:
+    """Tell whether a model has what the plan adapts: one with another head may lack the pooler."""
+    return isinstance(module_beside(model, family_of(model).beside[role]), AdaptedLinear)
 
 
 def _error(bank: StackedBank) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.errors import CheckpointError, SharingError
+from mpobert_plugin.sharing import LayerMap, decode
 
 Fields: TypeAlias = Mapping[str, Any]
+# No size of a model comes near it, and torch cannot make a tensor beyond 2**63 elements.
+LARGEST = 2**31 - 1
 
 
 def words(sizes: tuple[int, ...]) -> str:
@@ -29,6 +33,107 @@ def words(sizes: tuple[int, ...]) -> str:
     '4 4 3'
     """
     return " ".join(str(size) for size in sizes)
+
+
+def check_names(fields: Fields, needed: Sequence[str], optional: Sequence[str], where: str) -> None:
+    """Refuse fields that are missing or that nobody reads.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields by name.
+    needed, optional : sequence of str
+        Names that must be there, and names that may be.
+    where : str
+        What the fields describe, for the message.
+
+    Raises
+    ------
+    CheckpointError
+        When a name is missing or unknown.
+
+    Examples
+    --------
+    >>> check_names({"size": 3}, ["size"], ["eps"], "norm")
+    """
+    missing = [name for name in needed if name not in fields]
+    if missing:
+        raise CheckpointError(f"{where} must have the field {missing[0]!r}, got {sorted(fields)}.")
+    unknown = [name for name in fields if name not in (*needed, *optional)]
+    if unknown:
+        raise CheckpointError(
+            f"{where} must have no other fields than {', '.join((*needed, *optional))}, got "
+            f"{unknown[0]!r}."
+        )
+
+
+def word(fields: Fields, name: str, where: str, known: Sequence[str] | None = None) -> str:
+    """Return a field that must be a text.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields by name.
+    name : str
+        Name of the field.
+    where : str
+        What the fields describe, for the message.
+    known : sequence of str, optional
+        Texts that are allowed; any when None.
+
+    Returns
+    -------
+    str
+        Its value.
+
+    Raises
+    ------
+    CheckpointError
+        When it is missing, no text or unknown.
+    """
+    value = field(fields, name, where)
+    if not isinstance(value, str):
+        raise CheckpointError(f"{name} of {where} must be a text, got {value!r}.")
+    if known is not None and value not in known:
+        raise CheckpointError(
+            f"{name} of {where} must be one of {', '.join(known)}, got {value!r}."
+        )
+    return value
+
+
+def layer_slices(
+    fields: Fields, name: str, where: str, n_layers: int, gaps: bool = False
+) -> LayerMap:
+    """Return a field that must be a layer map in the words of `sharing.encode`.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields by name.
+    name : str
+        Name of the field.
+    where : str
+        What the fields describe, for the message.
+    n_layers : int
+        Number of layers that the map must have.
+    gaps : bool
+        Whether slices may be missing.
+
+    Returns
+    -------
+    tuple of int
+        Slice of each layer.
+
+    Raises
+    ------
+    CheckpointError
+        When it is missing or no such map.
+    """
+    text = word(fields, name, where)
+    try:
+        return decode(text, n_layers, gaps)
+    except SharingError as error:
+        raise CheckpointError(f"{name} of {where} is damaged: {error}") from error
 
 
 def field(fields: Fields, name: str, where: str) -> object:
@@ -84,13 +189,15 @@ def count(fields: Fields, name: str, where: str, least: int = 1) -> int:
         When it is missing, no integer or too small.
     """
     value = field(fields, name, where)
-    if type(value) is not int or value < least:
-        raise CheckpointError(f"{name} of {where} must be an integer >= {least}, got {value!r}.")
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise CheckpointError(
+            f"{name} of {where} must be an integer from {least} to {LARGEST}, got {value!r}."
+        )
     return value
 
 
 def number(fields: Fields, name: str, where: str) -> float:
-    """Return a field that must be a number.
+    """Return a field that must be a finite number and not negative.
 
     Parameters
     ----------
@@ -109,12 +216,45 @@ def number(fields: Fields, name: str, where: str) -> float:
     Raises
     ------
     CheckpointError
-        When it is missing or no number.
+        When it is missing or something else.
     """
     value = field(fields, name, where)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CheckpointError(f"{name} of {where} must be a number, got {value!r}.")
-    return float(value)
+    if not _is_size(value):
+        raise CheckpointError(f"{name} of {where} must be a finite number >= 0, got {value!r}.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def positive(fields: Fields, name: str, where: str) -> float:
+    """Return a field that must be a finite number above 0.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields by name.
+    name : str
+        Name of the field.
+    where : str
+        What the fields describe, for the message.
+
+    Returns
+    -------
+    float
+        Its value.
+
+    Raises
+    ------
+    CheckpointError
+        When it is missing or something else.
+    """
+    value = number(fields, name, where)
+    if value == 0:
+        raise CheckpointError(f"{name} of {where} must be a number above 0, got {value!r}.")
+    return value
+
+
+def _is_size(value: object) -> bool:
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    return right and 0 <= value <= LARGEST and math.isfinite(value)  # type: ignore[operator, arg-type]
 
 
 def counts(fields: Fields, name: str, where: str) -> tuple[int, ...]:
@@ -139,12 +279,16 @@ def counts(fields: Fields, name: str, where: str) -> tuple[int, ...]:
     CheckpointError
         When it is missing or holds something else.
     """
-    parts = str(field(fields, name, where)).split()
-    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    text = field(fields, name, where)
+    parts = text.split() if isinstance(text, str) else []
+    # Longer ones are out of bounds, and Python may refuse to read them.
+    right = all(part.isdecimal() and len(part) <= len(str(LARGEST)) for part in parts)
+    sizes = tuple(int(part) for part in parts) if right else ()
+    if not sizes or not all(1 <= size <= LARGEST for size in sizes):
         raise CheckpointError(
-            f"{name} of {where} must be positive integers, got {' '.join(parts)!r}."
+            f"{name} of {where} must be integers from 1 to {LARGEST} in one text, got {text!r}."
         )
-    return tuple(int(part) for part in parts)
+    return sizes
 
 
 def errors_of(given: object, n_layers: int, where: str) -> tuple[float, ...]:
@@ -169,9 +313,9 @@ def errors_of(given: object, n_layers: int, where: str) -> tuple[float, ...]:
     CheckpointError
         When there are too many or too few, or one is no number.
     """
-    values = [given] * n_layers if isinstance(given, int | float) else given
+    values = [given] * n_layers if _is_size(given) else given
     if not isinstance(values, list | tuple) or len(values) not in (0, n_layers):
         raise CheckpointError(f"errors of {where} must be {n_layers} numbers, got {given!r}.")
-    if not all(isinstance(value, int | float) for value in values):
-        raise CheckpointError(f"errors of {where} must be numbers, got {given!r}.")
+    if not all(_is_size(value) for value in values):
+        raise CheckpointError(f"errors of {where} must be finite numbers >= 0, got {given!r}.")
     return tuple(float(value) for value in values)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch import nn
 
 from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
+from mpobert_plugin.plain import check_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 def beside_of(model: PreTrainedModel, path: str) -> nn.Linear | None:
-    """Return the plain linear layer at a path of the base model, or None where there is none.
+    """Return the linear layer at a path of the base model, or None where there is nothing.
 
     Parameters
     ----------
@@ -27,11 +28,38 @@ def beside_of(model: PreTrainedModel, path: str) -> nn.Linear | None:
     -------
     torch.nn.Linear or None
         The layer; None when this model has none, such as a model without a pooler.
+
+    Raises
+    ------
+    ConversionError
+        When there is something else than a plain linear layer.
+    """
+    module = module_beside(model, path)
+    if module is None:
+        return None
+    check_plain(prefix_of(model) + path, module, nn.Linear)
+    return cast("nn.Linear", module)
+
+
+def module_beside(model: PreTrainedModel, path: str) -> nn.Module | None:
+    """Return the module at a path of the base model, whatever it is, or None where there is none.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    path : str
+        Path seen from the base model.
+
+    Returns
+    -------
+    torch.nn.Module or None
+        The module.
     """
     module: nn.Module | None = base_of(model)
     for part in path.split("."):
         module = getattr(module, part, None)
-    return module if isinstance(module, nn.Linear) else None
+    return module
 
 
 def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
@@ -48,12 +76,25 @@ def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
     -------
     dict of str to torch.nn.Module
         In the order of the layers.
+
+    Raises
+    ------
+    ConversionError
+        When a layer has none.
     """
     base, prefix = base_of(model), prefix_of(model)
-    return {
-        f"{prefix}{name}.{path}": base.get_submodule(f"{name}.{path}")
-        for name in layer_names(model)
-    }
+    found: dict[str, nn.Module] = {}
+    for name in layer_names(model):
+        module: nn.Module | None = base.get_submodule(name)
+        for part in path.split("."):
+            module = getattr(module, part, None)
+        if not isinstance(module, nn.Module):
+            raise ConversionError(
+                f"{prefix}{name} must have a module at {path!r}, got none. The layers were changed "
+                "after the model was made."
+            )
+        found[f"{prefix}{name}.{path}"] = module
+    return found
 
 
 def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
@@ -76,13 +117,37 @@ def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
     ConversionError
         When one of them is not a plain linear layer.
     """
-    found: dict[str, nn.Linear] = {}
-    for name, module in modules_at(model, family_of(model).matrices[role]).items():
-        # A subclass may compute something else than its weight says: a quantized or LoRA layer.
-        if type(module) is not nn.Linear:
+    modules = modules_at(model, family_of(model).matrices[role])
+    for name, module in modules.items():
+        check_plain(name, module, nn.Linear)
+    return cast("dict[str, nn.Linear]", modules)
+
+
+def norms_of(model: PreTrainedModel, role: str) -> dict[str, nn.LayerNorm]:
+    """Return the LayerNorm of a role in each layer, by its full name.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    role : str
+        Role of the norm.
+
+    Returns
+    -------
+    dict of str to torch.nn.LayerNorm
+        In the order of the layers.
+
+    Raises
+    ------
+    ConversionError
+        When one of them is not a plain LayerNorm with weight and bias.
+    """
+    modules = modules_at(model, family_of(model).norms[role])
+    for name, module in modules.items():
+        check_plain(name, module, nn.LayerNorm)
+        if module.bias is None:
             raise ConversionError(
-                f"{name} must be a plain linear layer, got {type(module).__name__}. Convert the "
-                "model before other libraries change its layers."
+                f"{name} must be a LayerNorm with weight and bias, got one without bias."
             )
-        found[name] = module
-    return found
+    return cast("dict[str, nn.LayerNorm]", modules)

@@ -8,8 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
-from mpobert_plugin.sharing import LayerMap, decode, encode
+from mpobert_plugin.fields import check_names, count, layer_slices, word
+from mpobert_plugin.sharing import LayerMap, encode
 from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+
+GAUGES = ("symmetric", "central", "left", "right", "identity")
+FITS = ("mean", "first")
+# A file with more would only cost the memory of its layer maps before it is refused.
+MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -133,18 +139,19 @@ class ConversionPlan:
         CheckpointError
             When a field is missing, unknown or has a value that no plan can have.
         """
-        needed = {"family", "n_layers", "banks", "norms", "beside"}
-        allowed = needed | {"gauge", "fit", "sources"}
-        if not needed <= set(fields) <= allowed:
+        where = "the stored plan"
+        if not isinstance(fields, Mapping):
+            raise CheckpointError(f"{where} must be an object of fields, got {fields!r}.")
+        needed = ("family", "n_layers", "banks", "norms", "beside")
+        check_names(fields, needed, ("gauge", "fit", "sources"), where)
+        n_layers = count(fields, "n_layers", where)
+        if n_layers > MOST_LAYERS:
             raise CheckpointError(
-                f"the stored plan must have the fields {sorted(needed)}, got {sorted(fields)}."
+                f"n_layers of {where} must be at most {MOST_LAYERS}, got {n_layers}."
             )
-        n_layers = fields["n_layers"]
-        if type(n_layers) is not int or n_layers < 1:
-            raise CheckpointError(f"n_layers of the stored plan must be >= 1, got {n_layers!r}.")
         sources = fields.get("sources")
         return cls(
-            family=str(fields["family"]),
+            family=word(fields, "family", where),
             n_layers=n_layers,
             banks=tuple(
                 BankSpec.from_dict(role, bank, n_layers) for role, bank in _entries(fields, "banks")
@@ -155,9 +162,11 @@ class ConversionPlan:
             beside=tuple(
                 BesideSpec.from_dict(role, entry) for role, entry in _entries(fields, "beside")
             ),
-            sources=None if sources is None else decode(str(sources), n_layers, gaps=True),
-            gauge=str(fields.get("gauge", "symmetric")),
-            fit=fields.get("fit"),
+            sources=None
+            if sources is None
+            else layer_slices(fields, "sources", where, n_layers, gaps=True),
+            gauge=word({"gauge": "symmetric", **fields}, "gauge", where, GAUGES),
+            fit=None if fields.get("fit") is None else word(fields, "fit", where, FITS),
         )
 
     def __str__(self) -> str:
@@ -180,7 +189,7 @@ def _entries(fields: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[st
         raise CheckpointError(
             f"{name} of the stored plan must be a list of objects, got {given!r}."
         )
-    roles = [str(entry.get("role")) for entry in given]
+    roles = [word(entry, "role", f"an entry of {name} of the stored plan") for entry in given]
     if len(set(roles)) < len(roles):
         raise CheckpointError(f"{name} of the stored plan must name each role once, got {roles}.")
     return list(zip(roles, given, strict=True))

@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from mpobert_plugin.errors import (
-    ConversionError,
-    TargetError,
-    did_you_mean,
-)
+from mpobert_plugin.config import MPOConfig
+from mpobert_plugin.errors import ConfigError, ConversionError, TargetError, did_you_mean
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.locate import (
-    base_of,
+    check_model,
     family_of,
     is_converted,
     layer_names,
+    prefix_of,
     uses_of_layers,
 )
-from mpobert_plugin.parts import beside_of, linears_of, modules_at
+from mpobert_plugin.parts import beside_of, linears_of, module_beside, norms_of
 from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
 from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+from mpobert_plugin.ties import check_ties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transformers import PreTrainedModel
 
-    from mpobert_plugin.config import MPOConfig
     from mpobert_plugin.families import Family
     from mpobert_plugin.sharing import Policy
 
@@ -57,8 +56,12 @@ def make_plan(
 
     Raises
     ------
+    ModelTypeError
+        When the model is of no known family.
+    ConfigError
+        When `config` is no `MPOConfig`, or an option cannot be followed in this model.
     ConversionError
-        When the model is converted already, or a matrix does not fit; its full name is told.
+        When the model is converted already, or a layer cannot be replaced; its full name is told.
     TargetError
         When a target does not exist.
     SharingError
@@ -73,6 +76,12 @@ def make_plan(
     >>> make_plan(plain, mp.MPOConfig(n=3, sharing="all")).banks[0].central
     (0, 0)
     """
+    check_model(model)
+    if not isinstance(config, MPOConfig):
+        raise ConfigError(
+            f"config must be an MPOConfig, got {type(config).__name__}. Options such as "
+            "sharing= and max_bond= are given by name."
+        )
     if is_converted(model):
         raise ConversionError(
             f"model must be plain, got a {type(model).__name__} that is converted already. "
@@ -82,23 +91,24 @@ def make_plan(
     if sources is None and config.sharing is not None and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
-    _check_repeated(model, config)
+    if sources is not None:
+        check_copies(model)
     adapted = _adapted_roles(model, config)
-    alpha = float(config.adapter_alpha or config.adapter_rank)
-    return ConversionPlan(
+    plan = ConversionPlan(
         family=family_of(model).name,
         n_layers=n_layers,
         banks=_bank_specs(model, config, n_layers, adapted),
         norms=_norm_specs(model, config, n_layers),
-        beside=tuple(
-            BesideSpec(role, config.adapter_rank, alpha)
-            for role in family_of(model).beside
-            if role in adapted
-        ),
+        beside=_beside_specs(model, config, adapted),
         sources=sources,
         gauge=config.gauge,
         fit=config.fit,
     )
+    paths = {**family_of(model).matrices, **family_of(model).norms}
+    check_ties(model, {role: paths[role] for role in plan.roles()})
+    if sources is None:
+        check_repeated(model, plan)
+    return plan
 
 
 def _bank_specs(
@@ -129,24 +139,44 @@ def _bank_specs(
                 bias=_slices(config.share_bias, biases, n_layers, "share_bias")
                 if _has_bias(linears)
                 else None,
-                adapter_rank=config.adapter_rank if role in adapted else 0,
+                adapter_rank=_rank(next(iter(linears.items())), config) if role in adapted else 0,
                 adapter_alpha=alpha if role in adapted else 0.0,
             )
         )
     return tuple(specs)
 
 
+def _beside_specs(
+    model: PreTrainedModel, config: MPOConfig, adapted: Sequence[str]
+) -> tuple[BesideSpec, ...]:
+    specs = []
+    for role, path in family_of(model).beside.items():
+        plain = beside_of(model, path) if role in adapted else None
+        if plain is not None:
+            rank = _rank((prefix_of(model) + path, plain), config)
+            specs.append(BesideSpec(role, rank, float(config.adapter_alpha or rank)))
+    return tuple(specs)
+
+
+def _rank(named: tuple[str, nn.Linear], config: MPOConfig) -> int:
+    """Return the rank of an adapter after comparing it with the matrix that it adds to."""
+    name, linear = named
+    rank: int = config.adapter_rank
+    full = min(linear.out_features, linear.in_features)
+    if rank > full:
+        raise ConfigError(
+            f"adapter_rank must be at most {full} for {name} ({linear.out_features} x "
+            f"{linear.in_features}), where that is a full matrix, got {rank}. Name "
+            "larger matrices in adapter_targets, or lower the rank. Nothing was changed."
+        )
+    return rank
+
+
 def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
     specs = []
-    for role, path in family_of(model).norms.items():
-        norms = modules_at(model, path)
-        sizes = {}
-        for name, norm in norms.items():
-            if not isinstance(norm, nn.LayerNorm) or norm.bias is None:
-                raise ConversionError(
-                    f"{name} must be a LayerNorm with weight and bias, got {type(norm).__name__}."
-                )
-            sizes[name] = (*norm.normalized_shape, norm.eps)
+    for role in family_of(model).norms:
+        norms = norms_of(model, role)
+        sizes = {name: (*norm.normalized_shape, norm.eps) for name, norm in norms.items()}
         _same(sizes, "LayerNorm")
         size, eps = next(iter(sizes.values()))
         weights = [norm.weight for norm in norms.values()]
@@ -161,20 +191,6 @@ def _slices(policy: Policy, parameters: Sequence[object], n_layers: int, argumen
         return layer_map(policy, n_layers, argument)
     seen: dict[int, int] = {}
     return tuple(seen.setdefault(id(parameter), len(seen)) for parameter in parameters)
-
-
-def _check_repeated(model: PreTrainedModel, config: MPOConfig) -> None:
-    """Refuse what a module that stands for several layers cannot do: differ between them."""
-    base = base_of(model)
-    first: dict[int, str] = {}
-    for name in layer_names(model):
-        other = first.setdefault(id(base.get_submodule(name)), name)
-        if other != name and (config.sharing is not None or config.adapter_rank):
-            raise ConversionError(
-                f"every layer must be a module of its own for sharing= and adapters, got one "
-                f"module as {other} and {name}. Put copy.deepcopy of it in one place; copies "
-                "share without a fit, since they are equal."
-            )
 
 
 def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
@@ -220,11 +236,18 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
         return []
     family = family_of(model)
     targets = target_roles(family, config.targets)
-    present = {role: path for role, path in family.beside.items() if beside_of(model, path)}
+    present = {role: path for role, path in family.beside.items() if module_beside(model, path)}
     available = {**{role: family.matrices[role] for role in targets}, **present}
-    if config.adapter_targets is None:
-        return [role for role in family.adapter_defaults if role in available]
-    return _resolve(config.adapter_targets, available, "adapter_targets")
+    if config.adapter_targets is not None:
+        return _resolve(config.adapter_targets, available, "adapter_targets")
+    adapted = [role for role in family.adapter_defaults if role in available]
+    if not adapted:
+        raise ConfigError(
+            f"adapter_rank={config.adapter_rank} needs a matrix that gets an adapter; by default "
+            f"these are {', '.join(family.adapter_defaults)}, and the model has and converts "
+            f"{', '.join(available)}. Name one: adapter_targets={[next(iter(available))]}."
+        )
+    return adapted
 
 
 def _has_bias(linears: Mapping[str, nn.Linear]) -> bool:

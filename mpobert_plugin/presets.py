@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 
 from mpobert_plugin.attach import make_banks
-from mpobert_plugin.config import MPOConfig
+from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.convert import assemble
 from mpobert_plugin.errors import ConfigError, did_you_mean
 from mpobert_plugin.init.fresh import fill_fresh
+from mpobert_plugin.options import check_integer, own_integer, refuse_unknown, refuse_useless
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.runtime import Banks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transformers import PreTrainedModel
 
 VOCABULARY = 30000
@@ -67,11 +71,24 @@ PRESETS = {
 }
 
 
+# What a builder of fresh models could only ignore, and why.
+_USELESS = {
+    "num_hidden_layers": "Give the number of layers as num_layers=.",
+    "num_hidden_groups": "Every layer is a module of its own; which share is told by sharing=.",
+    "inner_group_num": "Every layer is a module of its own; which share is told by sharing=.",
+    "rtol": "Fresh weights have nothing to cut; bonds are told by max_bond=.",
+    "fit": "Fresh weights are equal where they are shared.",
+}
+
+
 def build(
     name: str,
     adapter_rank: int = 0,
     head: str = "pretraining",
-    device: torch.device | str | None = None,
+    device: torch.device | str | int | None = None,
+    *,
+    num_layers: int | None = None,
+    dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> PreTrainedModel:
     """Return a published model by name, with fresh weights.
@@ -86,10 +103,15 @@ def build(
     head : str
         'pretraining', 'masked_lm', 'none', 'sequence_classification', 'token_classification',
         'question_answering' or 'multiple_choice'.
-    device : torch.device or str, optional
+    device : torch.device, str or int, optional
         Where the model is made; on 'meta' nothing is allocated and it takes seconds.
+    num_layers : int, optional
+        Number of layers; the preset's when None.
+    dtype : torch.dtype or str, optional
+        Floating-point type of all parameters; torch's default one when None.
     **options
         Options of `MPOConfig` and of ``transformers.AlbertConfig`` that replace the preset's.
+        With `n`, or for sizes that the preset does not have, matrices get balanced factors.
 
     Returns
     -------
@@ -99,7 +121,8 @@ def build(
     Raises
     ------
     ConfigError
-        When the name, the head or an option is unknown.
+        When the name, the head or an option is unknown, has an impossible value, or could only be
+        ignored.
 
     Examples
     --------
@@ -107,39 +130,63 @@ def build(
     >>> sum(parameter.numel() for parameter in model.parameters())
     19413936
     """
-    if name not in PRESETS:
-        raise ConfigError(
-            f"name must be one of {', '.join(PRESETS)}, got {name!r}. "
-            f"{did_you_mean(str(name), list(PRESETS))}"
-        )
-    if head not in HEADS:
-        raise ConfigError(
-            f"head must be one of {', '.join(HEADS)}, got {head!r}. "
-            f"{did_you_mean(str(head), list(HEADS))}"
-        )
-    host, config = _configs(PRESETS[name], adapter_rank, options)
-    with torch.device(device if device is not None else torch.get_default_device()):
-        model: PreTrainedModel = getattr(transformers, HEADS[head])(host)
-        layers = PRESETS[name].layers if "num_layers" not in options else options["num_layers"]
+    _one_of("name", name, PRESETS)
+    _one_of("head", head, HEADS)
+    preset = PRESETS[name]
+    layers = preset.layers if num_layers is None else own_integer(num_layers)
+    check_integer("num_layers", layers, least=1)
+    place, kind = _device(device), _dtype(dtype)
+    host, config = _configs(preset, adapter_rank, options)
+    # Parameters made under inference_mode could never be trained.
+    with torch.inference_mode(False), place:
+        model: PreTrainedModel = getattr(transformers, HEADS[head])(host).to(kind)
+        model.config.dtype = kind
         plan = make_plan(model, config, sources=(0,) * layers)
-        banks = Banks(dict(make_banks(plan)), plan)
+        banks = Banks(dict(make_banks(plan, dtype=kind)), plan)
         if model.device.type != "meta":
             fill_fresh(banks, host.initializer_range, config.gauge)
-    assemble(model, plan, banks, config)
+        assemble(model, plan, banks, config)
     return model
+
+
+def _one_of(argument: str, given: object, known: Iterable[str]) -> None:
+    names = list(known)
+    if not isinstance(given, str) or given not in names:
+        raise ConfigError(
+            f"{argument} must be one of {', '.join(names)}, got {given!r}. "
+            f"{did_you_mean(str(given), names)}"
+        )
+
+
+def _device(given: object) -> torch.device:
+    if given is None:
+        return torch.get_default_device()
+    try:
+        device = torch.device(given)  # type: ignore[call-overload]
+        torch.empty(0, device=device)
+    # torch asserts that it was built with CUDA.
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device must be one of this machine, got {given!r}: {reason}") from error
+    return cast("torch.device", device)
+
+
+def _dtype(given: object) -> torch.dtype:
+    found = getattr(torch, given, None) if isinstance(given, str) else given
+    if found is None and given is None:
+        found = torch.get_default_dtype()
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError(
+            f"dtype must be a floating-point type of torch such as 'float32', got {given!r}."
+        )
+    return found
 
 
 def _configs(
     preset: Preset, adapter_rank: int, options: dict[str, Any]
 ) -> tuple[transformers.AlbertConfig, MPOConfig]:
-    known = [name for name in MPOConfig.__init__.__annotations__ if name not in ("return", "other")]
-    ours: dict[str, Any] = {
-        "sharing": preset.sharing,
-        "shapes": dict(preset.shapes),
-        "share_bias": True,
-        "share_norm": True,
-        **{key: value for key, value in options.items() if key in known},
-    }
+    refuse_useless(options, _USELESS, "build")
+    known = option_names()
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "embedding_size": EMBEDDING,
@@ -148,13 +195,48 @@ def _configs(
         "intermediate_size": preset.intermediate,
         "num_attention_heads": preset.heads,
     }
-    theirs = {key: value for key, value in options.items() if key not in (*known, "num_layers")}
-    unknown = [key for key in theirs if not hasattr(transformers.AlbertConfig(), key)]
-    if unknown:
-        names = [*known, *sizes]
-        raise ConfigError(f"build has no option {unknown[0]!r}. {did_you_mean(unknown[0], names)}")
-    # One layer is enough: its matrices only give the sizes and are then replaced.
-    host = transformers.AlbertConfig(
-        **{**sizes, **theirs, "num_hidden_layers": 1, "num_hidden_groups": 1}
+    theirs = {key: value for key, value in options.items() if key not in (*known, *_USELESS)}
+    refuse_unknown(theirs, [*known, "num_layers", "dtype", *sizes, *_host_options()], "build")
+    sizes |= {key: own_integer(value) for key, value in theirs.items()}
+    for key in ("vocab_size", "embedding_size", "max_position_embeddings", "hidden_size"):
+        check_integer(key, sizes[key], least=1)
+    check_integer("intermediate_size", sizes["intermediate_size"], least=1)
+    check_integer("num_attention_heads", sizes["num_attention_heads"], least=1)
+    if sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise ConfigError(
+            f"hidden_size must be a multiple of num_attention_heads, got {sizes['hidden_size']} "
+            f"and {sizes['num_attention_heads']}."
+        )
+    ours = {key: value for key, value in options.items() if key in known}
+    if ours.get("gauge") not in (None, "symmetric", "central"):
+        raise ConfigError(
+            f"gauge must be 'symmetric' or 'central' for fresh weights, got {ours['gauge']!r}."
+        )
+    kept = {sizes["hidden_size"], sizes["intermediate_size"]}
+    if ours.get("n") is None:
+        # The preset's factors are for its own sizes.
+        ours = {"shapes": {k: v for k, v in preset.shapes if k in kept} or None, **ours}
+    config = MPOConfig(
+        **{
+            "sharing": preset.sharing,
+            "share_bias": True,
+            "share_norm": True,
+            **{key: value for key, value in ours.items() if value is not None},
+            "adapter_rank": adapter_rank,
+        }
     )
-    return host, MPOConfig(adapter_rank=adapter_rank, **ours)
+    return _host_config(sizes), config
+
+
+def _host_options() -> list[str]:
+    fixed = {"model_type", "transformers_version", "architectures", "quantization_config", "dtype"}
+    plain = transformers.AlbertConfig()
+    return [*(set(plain.to_dict()) - fixed), "num_labels", "attn_implementation"]
+
+
+def _host_config(sizes: dict[str, Any]) -> transformers.AlbertConfig:
+    # One layer is enough: its matrices only give the sizes and are then replaced.
+    try:
+        return transformers.AlbertConfig(**sizes, num_hidden_layers=1, num_hidden_groups=1)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise ConfigError(f"AlbertConfig does not take these options: {error}") from error

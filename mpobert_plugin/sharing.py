@@ -10,6 +10,8 @@ from mpobert_plugin.errors import SharingError
 Policy: TypeAlias = "str | bool | Sequence[Sequence[int]] | None"
 LayerMap: TypeAlias = tuple[int, ...]
 
+# Longer numbers are no layer numbers, and Python may refuse to read them.
+_DIGITS = 12
 _WORDS = "'none', 'all', 'groups:k', 'albert' or a list of blocks of layer numbers"
 
 
@@ -42,18 +44,22 @@ def layer_map(policy: Policy, n_layers: int, argument: str = "sharing") -> Layer
     >>> layer_map("groups:2", 5)
     (0, 0, 0, 1, 1)
     """
-    if policy is None or policy is False or policy == "none":
+    if policy is None or policy is False:
         return tuple(range(n_layers))
-    if policy is True or policy in ("all", "albert"):
+    if policy is True:
         return (0,) * n_layers
-    if isinstance(policy, str):
-        return _groups(policy, n_layers, argument)
-    return _blocks(policy, n_layers, argument)
+    if not isinstance(policy, str):
+        return _blocks(policy, n_layers, argument)
+    if policy == "none":
+        return tuple(range(n_layers))
+    if policy in ("all", "albert"):
+        return (0,) * n_layers
+    return _groups(policy, n_layers, argument)
 
 
 def _groups(policy: str, n_layers: int, argument: str) -> LayerMap:
     word, colon, digits = policy.partition(":")
-    if word != "groups" or not colon or not digits.isdecimal():
+    if word != "groups" or not colon or not digits.isdecimal() or len(digits) > _DIGITS:
         raise SharingError(f"{argument} must be {_WORDS}, got {policy!r}.")
     k = int(digits)
     if not 1 <= k <= n_layers:
@@ -68,11 +74,12 @@ def _blocks(policy: object, n_layers: int, argument: str) -> LayerMap:
     found: dict[int, int] = {}
     if not isinstance(policy, Sequence) or not all(isinstance(b, Sequence) for b in policy):
         raise SharingError(f"{argument} must be {_WORDS}, got {policy!r}.")
-    for number, block in enumerate(sorted(policy, key=lambda layers: min(layers, default=0))):
+    for block in policy:
         if len(block) == 0 or not all(type(layer) is int for layer in block):
             raise SharingError(
                 f"{argument} must list blocks of one or more layer numbers, got {block!r}."
             )
+    for number, block in enumerate(sorted(policy, key=min)):
         for layer in block:
             if not 0 <= layer < n_layers:
                 raise SharingError(
@@ -191,6 +198,8 @@ def decode(text: str, n_layers: int, gaps: bool = False) -> LayerMap:
 
 
 def _word(word: str, room: int, text: str) -> range | list[int]:
+    if max(map(len, word.replace("*", "-").split("-"))) > _DIGITS:
+        raise SharingError(f"a layer map must have numbers of at most {_DIGITS} digits.")
     for mark in "*-":
         first, found, second = word.partition(mark)
         if found and first.isdecimal() and second.isdecimal():

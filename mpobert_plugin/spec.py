@@ -7,8 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
-from mpobert_plugin.fields import Fields, count, counts, errors_of, field, number, words
-from mpobert_plugin.sharing import LayerMap, decode, encode
+from mpobert_plugin.fields import (
+    LARGEST,
+    Fields,
+    check_names,
+    count,
+    counts,
+    errors_of,
+    layer_slices,
+    number,
+    positive,
+    words,
+)
+from mpobert_plugin.sharing import LayerMap, encode
+
+_SIZES = ("role", "rows", "cols", "row_dims", "col_dims", "bond_dims")
+_MAPS = ("central", "auxiliary", "bias")
+_ADAPTER = ("adapter_rank", "adapter_alpha")
 
 
 @dataclass(frozen=True)
@@ -141,8 +156,10 @@ class BankSpec:
             When a field is missing or sizes do not fit together.
         """
         where = f"bank {role!r} of the stored plan"
-        bias = field(fields, "bias", where)
-        errors = fields.get("errors", ())
+        check_names({"role": role, **fields}, (*_SIZES, *_MAPS), (*_ADAPTER, "errors"), where)
+        rank = count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0)
+        if not rank and fields.get("adapter_alpha"):
+            raise CheckpointError(f"{where} must have an adapter_rank beside its adapter_alpha.")
         spec = cls(
             role=role,
             rows=count(fields, "rows", where),
@@ -150,12 +167,12 @@ class BankSpec:
             row_dims=counts(fields, "row_dims", where),
             col_dims=counts(fields, "col_dims", where),
             bond_dims=counts(fields, "bond_dims", where),
-            central=decode(str(field(fields, "central", where)), n_layers),
-            auxiliary=decode(str(field(fields, "auxiliary", where)), n_layers),
-            bias=None if bias is None else decode(str(bias), n_layers),
-            adapter_rank=count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0),
-            adapter_alpha=number({"adapter_alpha": 0.0, **fields}, "adapter_alpha", where),
-            errors=errors_of(errors, n_layers, where),
+            central=layer_slices(fields, "central", where, n_layers),
+            auxiliary=layer_slices(fields, "auxiliary", where, n_layers),
+            bias=None if fields["bias"] is None else layer_slices(fields, "bias", where, n_layers),
+            adapter_rank=rank,
+            adapter_alpha=positive(fields, "adapter_alpha", where) if rank else 0.0,
+            errors=errors_of(fields.get("errors", ()), n_layers, where),
         )
         spec._check(where)
         return spec
@@ -174,6 +191,19 @@ class BankSpec:
             )
         if self.bond_dims[0] != 1 or self.bond_dims[-1] != 1:
             raise CheckpointError(f"{where} must have end bonds 1, got {self.bond_dims}.")
+        joint = [i * j for i, j in zip(self.row_dims, self.col_dims, strict=True)]
+        for k, bond in enumerate(self.bond_dims):
+            full = min(math.prod(joint[:k]), math.prod(joint[k:]))
+            if bond > full:
+                raise CheckpointError(
+                    f"bond {k} of {where} must be at most {full} for the factors "
+                    f"{self.row_dims} x {self.col_dims}, got {bond}."
+                )
+        for name, shape in self.tensor_shapes().items():
+            if math.prod(shape) > LARGEST**2:
+                raise CheckpointError(
+                    f"{name} of {where} must be a tensor that torch can make, got {shape}."
+                )
 
 
 @dataclass(frozen=True)
@@ -242,9 +272,9 @@ class NormSpec:
             When a field is missing or no count.
         """
         where = f"norm {role!r} of the stored plan"
-        slices = decode(str(field(fields, "slices", where)), n_layers)
-        eps = number(fields, "eps", where)
-        return cls(role, count(fields, "size", where), eps, slices)
+        check_names({"role": role, **fields}, ("role", "size", "eps", "slices"), (), where)
+        slices = layer_slices(fields, "slices", where, n_layers)
+        return cls(role, count(fields, "size", where), number(fields, "eps", where), slices)
 
 
 @dataclass(frozen=True)
@@ -287,4 +317,5 @@ class BesideSpec:
             When a field is missing or no number.
         """
         where = f"adapter {role!r} of the stored plan"
-        return cls(role, count(fields, "rank", where), number(fields, "alpha", where))
+        check_names({"role": role, **fields}, ("role", "rank", "alpha"), (), where)
+        return cls(role, count(fields, "rank", where), positive(fields, "alpha", where))

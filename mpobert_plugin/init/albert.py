@@ -6,9 +6,14 @@ import copy
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
+from mpobert_plugin.config import option_names
 from mpobert_plugin.convert import convert_with, merge_options
 from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, MPOBertWarning
 from mpobert_plugin.locate import check_model, family_of, is_converted, repeated_layers
+from mpobert_plugin.options import own_integer, refuse_unknown
+from mpobert_plugin.plain import check_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,18 +24,19 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="PreTrainedModel")
 
 DEEP_INITS = ("copy",)
+_DEFAULTS = {"sharing": "all", "share_bias": True, "share_norm": True}
 
 
 def from_albert(
     albert: Model,
     num_layers: int = 48,
-    sharing: Policy = "all",
-    adapter_rank: int = 0,
+    sharing: Policy = None,
+    adapter_rank: int | None = None,
     deep_init: str = "copy",
     config: MPOConfig | None = None,
     *,
-    share_bias: Policy = True,
-    share_norm: Policy = True,
+    share_bias: Policy = None,
+    share_norm: Policy = None,
     **options: Any,
 ) -> Model:
     """Return a new MPOBERT of the same class, with a module of its own for each layer.
@@ -46,16 +52,18 @@ def from_albert(
         A plain ALBERT with any head.
     num_layers : int
         Number of layers of the result, more or fewer than the source runs.
-    sharing : str or list of blocks
-        Which layers share central tensors.
-    adapter_rank : int
-        Rank of the low-rank adapters of each layer, the pooler and the embedding projection.
+    sharing : str or list of blocks, optional
+        Which layers share central tensors: 'all' by default.
+    adapter_rank : int, optional
+        Rank of the low-rank adapters of each layer, the pooler and the embedding projection; 0
+        by default.
     deep_init : str
         'copy': layers beyond the depth of the source start as copies too.
     config : MPOConfig, optional
-        Further options in one object.
-    share_bias, share_norm : bool, str or list of blocks
-        Sharing of biases and LayerNorms, which are shared by all layers by default.
+        Options in one object. Those that are given by name override it; what neither says is as
+        the defaults here tell.
+    share_bias, share_norm : bool, str or list of blocks, optional
+        Sharing of biases and LayerNorms: True by default, which is one for all layers.
     **options
         Further options of `mpobert_plugin.convert`.
 
@@ -69,7 +77,9 @@ def from_albert(
     ModelTypeError
         When the model is no ALBERT.
     ConfigError
-        When an option has an impossible value.
+        When an option is unknown or has an impossible value.
+    ConversionError
+        When the ALBERT is converted already, or a module of it cannot be copied or replaced.
     SharingError
         When the ALBERT has several groups, which `sharing` would join, and no `fit` is given.
 
@@ -94,6 +104,7 @@ def from_albert(
         )
     if deep_init not in DEEP_INITS:
         raise ConfigError(f"deep_init must be 'copy', got {deep_init!r}.")
+    refuse_unknown(options, ["num_layers", "deep_init", *option_names()], "from_albert")
     given = {
         **options,
         "sharing": sharing,
@@ -102,7 +113,13 @@ def from_albert(
         "share_norm": share_norm,
     }
     merged = merge_options(config, given)
-    return convert_with(copy.deepcopy(albert), merged, _sources(albert, num_layers))
+    silent = {n: value for n, value in _DEFAULTS.items() if getattr(merged, n) is None}
+    sources = _sources(albert, own_integer(num_layers))
+    for name, module in albert.named_modules():
+        check_forward(name, module)
+    # Tensors copied under inference_mode could never be trained.
+    with torch.inference_mode(False):
+        return convert_with(copy.deepcopy(albert), merged.replace(**silent), sources)
 
 
 def _sources(albert: PreTrainedModel, num_layers: int) -> LayerMap:

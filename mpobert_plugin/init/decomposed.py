@@ -67,7 +67,8 @@ def prepare(model: PreTrainedModel, plan: ConversionPlan, config: MPOConfig) -> 
     Raises
     ------
     ConversionError
-        When a matrix cannot be decomposed; its full name is told.
+        When a matrix cannot be decomposed, or `rtol` does not hold after a fit; its full name is
+        told.
     SharingError
         When layers that differ are to share and no `fit` says how.
     """
@@ -97,6 +98,7 @@ def _bank(
     shared = share(_of_layers(found["weight"], sources), spec.central, config.fit, "sharing")
     networks, bonds = _decompose(spec, shared, config)
     spec = replace(spec, bond_dims=bonds, errors=_errors(spec, shared, networks))
+    _check_promise(spec, found["weight"], sources, config)
     tensors = _stack_cores(spec, networks)
     like = shared.values[0]
     if spec.adapter_rank:
@@ -170,6 +172,19 @@ def _errors(spec: BankSpec, shared: Shared, networks: Sequence[tn.MPO]) -> tuple
             distance = float(torch.linalg.vector_norm(own - rebuilt))
             errors.append((layer, distance / norm if norm else distance))
     return tuple(float(f"{error:.6g}") for _, error in sorted(errors))
+
+
+def _check_promise(spec: BankSpec, named: Named, sources: Sequence[int], config: MPOConfig) -> None:
+    """Refuse an rtol that holds for the fitted matrices and not for those of the layers."""
+    worst = max(range(spec.n_layers), key=lambda layer: spec.errors[layer])
+    if config.rtol is None or config.fit is None or spec.errors[worst] <= config.rtol:
+        return
+    name = list(named)[sources[worst]]
+    raise ConversionError(
+        f"rtol={config.rtol:g} must hold for every matrix, and fit={config.fit!r} leaves "
+        f"{name} {spec.errors[worst]:.3g} off. Leave rtol out and cut with max_bond=, or share "
+        "fewer layers. Nothing was changed."
+    )
 
 
 def _stack_cores(spec: BankSpec, networks: Sequence[tn.MPO]) -> dict[str, Tensor]:

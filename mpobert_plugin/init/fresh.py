@@ -69,7 +69,9 @@ def _isometry(shape: tuple[int, int, int, int], left: bool, like: Tensor) -> Ten
     before, i, j, after = shape
     tall = (before * i * j, after) if left else (i * j * after, before)
     # Orthonormalized in float32 at least, for lack of half-precision kernels.
-    gaussian = torch.randn(tall, device=like.device, dtype=torch.float32)
+    gaussian = torch.randn(
+        tall, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32)
+    )
     q, r = torch.linalg.qr(gaussian, mode="reduced")
     # With the signs of r's diagonal the distribution is uniform over isometries.
     q = q * torch.where(r.diagonal() < 0, -1.0, 1.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.errors import ConversionError, shorten
 from mpobert_plugin.locate import family_of
 from mpobert_plugin.parts import linears_of, modules_at
 
@@ -48,11 +48,13 @@ def source_tensors(model: PreTrainedModel, plan: ConversionPlan) -> dict[str, di
         found[spec.role] = _by_kind(dict(linears_of(model, spec.role)))
     for norm in plan.norms:
         found[norm.role] = _by_kind(modules_at(model, family_of(model).norms[norm.role]))
-    for kinds in found.values():
+    norms = {norm.role for norm in plan.norms}
+    for role, kinds in found.items():
         for tensors in kinds.values():
             for name, tensor in tensors.items():
                 _check_values(name, tensor)
-            _check_alike(tensors)
+            _check_alike(tensors, role not in norms)
+            _check_frozen(tensors, role not in norms)
     return found
 
 
@@ -80,14 +82,33 @@ def _check_values(name: str, tensor: Tensor) -> None:
         )
 
 
-def _check_alike(tensors: Named) -> None:
+def _check_alike(tensors: Named, optional: bool) -> None:
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
-        for what in ("dtype", "device", "requires_grad"):
+        for what in ("dtype", "device"):
             given, expected = getattr(tensor, what), getattr(first, what)
             if given != expected:
                 raise ConversionError(
                     f"{name} must have the same {what} as {first_name}, since both become slices "
-                    f"of one tensor: got {given} and {expected}. Make them alike, or leave these "
-                    "matrices out of targets."
+                    f"of one tensor: got {given} and {expected}. Make them alike{_or(optional)}. "
+                    "Nothing was changed."
                 )
+
+
+def _check_frozen(tensors: Named, optional: bool) -> None:
+    frozen = [name for name, tensor in tensors.items() if not tensor.requires_grad]
+    trained = [name for name, tensor in tensors.items() if tensor.requires_grad]
+    if frozen and trained:
+        raise ConversionError(
+            f"requires_grad must be the same in all layers, since they become slices of one "
+            f"tensor, which is trained or frozen whole: {shorten(frozen, 4)} have False and "
+            f"{shorten(trained, 4)} have True. Give all layers the same before converting"
+            f"{_or(optional)}. To hold some layers fixed, register a hook on the bank's tensor "
+            "that puts the gradients of their slices to zero, and leave it out of weight decay. "
+            "Nothing was changed."
+        )
+
+
+def _or(optional: bool) -> str:
+    """Return the way out that matrices have and norms have not."""
+    return ", or leave these matrices out of targets" if optional else ""

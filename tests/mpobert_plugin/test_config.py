@@ -81,9 +81,9 @@ def test_repr_shows_what_was_asked_for():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda plan: plan.pop("banks"), "must have the fields"),
-        (lambda plan: plan.update(extra=1), "must have the fields"),
-        (lambda plan: plan.update(n_layers=0), "n_layers of the stored plan must be >= 1, got 0"),
+        (lambda plan: plan.pop("banks"), "must have the field 'banks'"),
+        (lambda plan: plan.update(extra=1), "got 'extra'"),
+        (lambda plan: plan.update(n_layers=0), "n_layers of the stored plan must be an integer"),
         (lambda plan: plan.update(banks={}), "banks of the stored plan must be a list"),
         (lambda plan: plan["banks"].append(plan["banks"][0]), "must name each role once"),
         (lambda plan: plan["banks"][0].pop("rows"), "must have the field 'rows'"),
@@ -91,9 +91,9 @@ def test_repr_shows_what_was_asked_for():
         (lambda plan: plan["banks"][0].update(rows=10**6), "factors that cover 1000000 x 32"),
         (lambda plan: plan["banks"][0].update(bond_dims="2 4 16 16 4 1"), "end bonds 1"),
         (lambda plan: plan["banks"][0].update(bond_dims="1 4 1"), "one bond more"),
-        (lambda plan: plan["banks"][0].update(row_dims="2 x"), "positive integers, got '2 x'"),
+        (lambda plan: plan["banks"][0].update(row_dims="2 x"), "in one text, got '2 x'"),
         (lambda plan: plan["banks"][0].update(errors=[0.1]), "must be 4 numbers"),
-        (lambda plan: plan["banks"][0].update(errors=["a"] * 4), "must be numbers"),
+        (lambda plan: plan["banks"][0].update(errors=["a"] * 4), "must be finite numbers"),
         (lambda plan: plan["norms"][0].update(eps="x"), "eps of norm 'attention_norm'"),
     ],
 )

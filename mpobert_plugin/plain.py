@@ -1,0 +1,132 @@
+"""Whether a module is plain: a torch layer that computes what its parameters say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from mpobert_plugin.errors import ConversionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# torch keeps every kind of hook of a module in a dictionary of its own.
+_HOOKS = {
+    "_forward_pre_hooks": "forward pre-hook",
+    "_forward_hooks": "forward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_backward_hooks": "backward hook",
+    "_state_dict_pre_hooks": "state dict pre-hook",
+    "_state_dict_hooks": "state dict hook",
+    "_load_state_dict_pre_hooks": "state dict pre-hook",
+    "_load_state_dict_post_hooks": "state dict hook",
+}
+_REMEDY = "Convert the model before other code or another library changes its layers."
+
+
+def check_plain(name: str, module: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse a module that a reader of a bank could not stand for.
+
+    Hooks and a forward of its own would be lost with the module; a subclass, a parametrization or
+    pruning computes something else than the parameters say.
+
+    Parameters
+    ----------
+    name : str
+        Full name, for the message.
+    module : torch.nn.Module
+        The module that is to be replaced.
+    kind : type
+        Class that it must have, ``nn.Linear`` or ``nn.LayerNorm``.
+
+    Raises
+    ------
+    ConversionError
+        When it is of another class, has hooks, a forward or parameters of its own kind.
+
+    Examples
+    --------
+    >>> check_plain("pooler", nn.Linear(3, 2), nn.Linear)
+    """
+    if type(module) is not kind:
+        word = "linear layer" if kind is nn.Linear else kind.__name__
+        raise ConversionError(
+            f"{name} must be a plain {word}, got {type(module).__name__}. {_REMEDY}"
+        )
+    check_forward(name, module)
+    _check_parameters(name, module)
+    for store, what in _HOOKS.items():
+        if vars(module).get(store):
+            raise ConversionError(f"{name} must have no hooks, got a {what}. {_REMEDY}")
+
+
+def check_forward(name: str, module: nn.Module) -> None:
+    """Refuse a module whose forward was replaced on the object.
+
+    Parameters
+    ----------
+    name : str
+        Full name, for the message.
+    module : torch.nn.Module
+        Any module.
+
+    Raises
+    ------
+    ConversionError
+        When it has a forward of its own; a remedy is told when accelerate put it there.
+
+    Examples
+    --------
+    >>> check_forward("pooler", nn.Linear(3, 2))
+    """
+    if "forward" not in vars(module):
+        return
+    if "_hf_hook" in vars(module):
+        raise ConversionError(
+            f"{name} must run its class's forward, got one with a hook of accelerate, which moves "
+            "tensors between devices. Load the model without device_map, convert and save it, and "
+            "load the saved folder with device_map."
+        )
+    raise ConversionError(
+        f"{name} must run its class's forward, got an object with a forward of its own. {_REMEDY}"
+    )
+
+
+def _check_parameters(name: str, module: nn.Module) -> None:
+    names = sorted({**module._parameters, **module._buffers, **module._modules})
+    if names != ["bias", "weight"] or not isinstance(
+        module._parameters.get("weight"), torch.Tensor
+    ):
+        raise ConversionError(
+            f"{name} must have the parameters weight and bias alone, got {', '.join(names)}, as "
+            f"pruning and weight norms leave them. {_REMEDY}"
+        )
+    for kind, parameter in module.named_parameters(recurse=False):
+        if type(parameter) is not nn.Parameter:
+            raise ConversionError(
+                f"{name}.{kind} must be a plain parameter, got {type(parameter).__name__}. "
+                f"{_REMEDY}"
+            )
+        if _has_hooks(parameter):
+            raise ConversionError(
+                f"{name}.{kind} must have no hooks on its gradient, got one. Convert the model "
+                "first and register it on the tensor of the bank."
+            )
+    if isinstance(module, nn.Linear):
+        expected: tuple[int, ...] = (module.out_features, module.in_features)
+    else:
+        expected = tuple(cast("nn.LayerNorm", module).normalized_shape)
+    shape = tuple(cast("Tensor", module.weight).shape)
+    if shape != expected:
+        raise ConversionError(
+            f"{name}.weight must have the shape {expected} that its layer states, got "
+            f"{shape}. A weight that is sharded over processes must be gathered first."
+        )
+
+
+def _has_hooks(parameter: Tensor) -> bool:
+    return bool(parameter._backward_hooks) or bool(
+        getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )
