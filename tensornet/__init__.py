@@ -17,6 +17,11 @@ from tensornet.network import MPO, TensorTrain, account
 
 __version__ = "0.1.0"
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
     "MPO",
     "Certificate",

@@ -123,14 +123,11 @@ def library_of(array: object, argument: str = "the array") -> str:
             given = f"a tensor with layout {array.layout} and element type {array.dtype}"
             raise ArrayTypeError(complaint(argument, "be dense", given, "Call .to_dense()."))
         return "pytorch"
-    raise ArrayTypeError(
-        complaint(
-            argument,
-            "be a numpy array or a torch tensor",
-            f"{type(array).__module__}.{type(array).__qualname__}",
-            "Convert it first, for example with numpy.asarray.",
-        )
-    )
+    remedy = "Convert it first, for example with numpy.asarray."
+    if hasattr(array, "weight"):
+        remedy = "Pass its weight: .weight."
+    given = f"{type(array).__module__}.{type(array).__qualname__}"
+    raise ArrayTypeError(complaint(argument, "be a numpy array or a torch tensor", given, remedy))
 
 
 def backend_of(*arrays: Array, argument: str = "the array") -> Backend:

@@ -88,11 +88,14 @@ class Certificate:
         )
 
     def __str__(self) -> str:
+        best = f"at least {self.lower_bound:.6g} with these bonds"
+        if self.padding_share is not None:
+            best = "unknown, because the matrix is padded"
         lines = [
             f"relative error   {self.relative_error:.6g}",
             f"  truncation     {self.truncation_error:.6g}",
             f"  storage        {self.storage_error:.3g}",
-            f"best possible    at least {self.lower_bound:.6g} with these bonds",
+            f"best possible    {best}",
             f"norm             {self.norm:.6g}",
         ]
         shares = enumerate(self.discarded_share, start=1)

@@ -188,7 +188,8 @@ class MPO(Chain):
     def __repr__(self) -> str:
         rows, cols = self.shape
         sites = f"sites {self.row_dims}x{self.col_dims}".replace(" ", "").replace("sites", "sites ")
-        padded = " padded" if self._layout.padded else ""
+        tall, wide = self._layout.padded_shape
+        padded = f" padded to {tall}x{wide}" if self._layout.padded else ""
         return f"MPO({rows}x{cols}{padded}, {sites}, {self._summary(rows * cols)})"
 
 

@@ -10,7 +10,7 @@ from tensornet import chains
 from tensornet.backend import dtype_name, n_elements
 from tensornet.certificate import Certificate
 from tensornet.checks import integer
-from tensornet.errors import BondError, complaint
+from tensornet.errors import ArrayTypeError, BondError, complaint
 from tensornet.typing import Array, Cores
 
 
@@ -97,6 +97,12 @@ class Chain:
     def norm(self) -> float:
         """Return the Frobenius norm, from the cores alone."""
         return chains.norm(self._cores, self.center)
+
+    def __array__(self, *_args: object, **_kwargs: object) -> Any:
+        """Refuse: numpy would otherwise wrap the network in an array of objects."""
+        remedy = f"Call .{'to_matrix' if hasattr(self, 'to_matrix') else 'to_tensor'}()."
+        given = f"a {type(self).__name__}"
+        raise ArrayTypeError(complaint("the array", "be an array of numbers", given, remedy))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; {name} cannot be set.")

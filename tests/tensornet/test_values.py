@@ -148,6 +148,24 @@ def test_printing_says_what_one_wants_to_know():
     assert "lower_bound" in repr(m.certificate)
 
 
+def test_networks_are_no_arrays_and_modules_neither():
+    for network, way in ((tn.mpo(W, SITES), "to_matrix"), (tn.tt(W), "to_tensor")):
+        with pytest.raises(tn.errors.ArrayTypeError, match=way):
+            np.asarray(network)
+    with pytest.raises(tn.errors.ArrayTypeError, match="Pass its weight"):
+        tn.mpo(torch.nn.Linear(2, 2))
+
+
+def test_padded_prints_say_so():
+    m = tn.mpo(W[:23, :23], 2, max_bond=2)
+    assert repr(m).startswith("MPO(23x23 padded to 24x24, ")
+    assert "best possible    unknown" in str(m.certificate)
+
+
+def test_only_public_names_are_listed():
+    assert dir(tn) == sorted(tn.__all__)
+
+
 def test_bad_sites_and_bonds():
     m = tn.mpo(W, SITES)
     with pytest.raises(tn.errors.ShapeError, match="site must be 0 to 2, got 3"):
