@@ -33,6 +33,7 @@ class StackedBank(nn.Module):
     ) -> None:
         super().__init__()
         self.role = spec.role
+        self.names = tuple(spec.tensor_shapes())
         self.readers: list[Reader] = []
         for name, shape in spec.tensor_shapes().items():
             tensor = torch.empty(shape, device=device, dtype=dtype)
@@ -44,9 +45,10 @@ class StackedBank(nn.Module):
         Returns
         -------
         dict of str to Tensor
-            The parameters themselves.
+            The parameters themselves, or what stands in their place: a pruned or parametrized
+            tensor, or the copy in a replica of the bank.
         """
-        return {name: tensor for name, tensor in self._parameters.items() if tensor is not None}
+        return {name: getattr(self, name) for name in self.names}
 
     def slices(self) -> dict[str, Sequence[int]]:
         """Return, for each stacked parameter, the slice that each layer uses.

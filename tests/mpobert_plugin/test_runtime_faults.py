@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from torch.nn.utils import parametrize, prune
 from transformers import AutoModelForMaskedLM
 
 import mpobert_plugin as mp
@@ -276,3 +277,58 @@ def test_b2_a_bank_without_values_is_named():
     query_bank(model).to("meta")
     with pytest.raises(PlacementError, match=r"bank 'query'.*meta.*cpu"):
         model(ids())
+
+
+# Tensors that are computed from parameters
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, tensor):
+        return 2.0 * tensor
+
+
+def prune_core(bank):
+    prune.random_unstructured(bank, "central", 0.5)
+
+
+def parametrize_core(bank):
+    parametrize.register_parametrization(bank, "central", Doubled())
+
+
+@pytest.mark.parametrize("change", [prune_core, parametrize_core])
+def test_a_core_computed_from_a_parameter_is_read_as_it_is(change):
+    model = shared_bert()
+    before = logits(model)
+    change(query_bank(model))
+    twin = shared_bert()
+    with torch.no_grad():
+        query_bank(twin).central.copy_(query_bank(model).central)
+    assert not torch.equal(before, logits(model))
+    torch.testing.assert_close(logits(model), logits(twin), rtol=0, atol=1e-6)
+    loss_of(model.train()).backward()
+    assert sum(p.grad is not None for p in query_bank(model).parameters()) == 6
+
+
+def test_replicas_of_a_model_read_their_own_banks():
+    model = shared_bert().train()
+    replica = replicate_here(model)
+    output = replica(ids())[0]
+    torch.testing.assert_close(output, 0 * output + model(ids())[0], rtol=0, atol=1e-6)
+    output.sum().backward()
+    assert query_bank(model).central.grad is None
+    assert query_bank(replica).central.grad is not None
+
+
+def replicate_here(model):
+    """Return a replica as DataParallel makes it, with copies of the parameters as attributes."""
+    modules = list(model.modules())
+    replicas = [module._replicate_for_data_parallel() for module in modules]
+    of = {id(module): replica for module, replica in zip(modules, replicas, strict=True)}
+    for module, replica in zip(modules, replicas, strict=True):
+        for name, child in module._modules.items():
+            setattr(replica, name, None if child is None else of[id(child)])
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                replica._parameters.pop(name, None)
+                setattr(replica, name, parameter.detach().clone().requires_grad_())
+    return of[id(model)]
