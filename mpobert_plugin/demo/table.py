@@ -42,9 +42,9 @@ def masked_smiles(tokenizer: SmilesTokenizer, ids: Sequence[int]) -> Text:
 def fillings(
     tokenizer: SmilesTokenizer, asked: Sequence[int], answers: Mapping[str, Sequence[int]]
 ) -> Table:
-    """Return what belongs in the gaps and each model's answers, wrong ones red."""
+    """Return the masked tokens themselves and each model's answers, wrong ones red."""
     table = plain_table(show_header=False)
-    table.add_row(Text("gaps", style="dim"), Text(" ".join(tokenizer.decode(asked))))
+    table.add_row(Text("truth", style="dim"), Text(" ".join(tokenizer.decode(asked))))
     for name, answer in answers.items():
         text = Text()
         for right, given in zip(asked, answer, strict=True):
