@@ -9,6 +9,14 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# The kernels that run the tutorials listen on this machine alone; their reminder that the line
+# is not encrypted would be the only output of a clean build.
+_ipython = Path(__file__).parent / "_build" / "ipython"
+_kernel = _ipython / "profile_default" / "ipython_kernel_config.py"
+_kernel.parent.mkdir(parents=True, exist_ok=True)
+_kernel.write_text("c.IPKernelApp.log_level = 40\n", encoding="utf-8")
+os.environ["IPYTHONDIR"] = str(_ipython)
+
 project = "tensornet-mpo"
 author = "The tensornet developers"
 copyright = author
