@@ -25,6 +25,8 @@ _PLAIN = (Tensor, nn.Parameter)
 class MPOBank(StackedBank):
     """Cores, adapters and biases of the matrices of one role, and their rebuilt weights.
 
+    In evaluation without gradient the rebuilt weights are kept while no bit of the tensors changes.
+
     Parameters
     ----------
     spec : BankSpec
@@ -96,7 +98,8 @@ class MPOBank(StackedBank):
         weights = self.weights()
         if self.spec.bias is None:
             return [(weight, None) for weight in weights]
-        biases = self.tensors()["bias"].unbind(0)
+        # Copies, since sharded parameters lose their storage when the bank's forward is over.
+        biases = self.tensors()["bias"].clone().unbind(0)
         return [(w, biases[k]) for w, k in zip(weights, self.spec.bias, strict=True)]
 
     def values_of(self, layer: int) -> Values:
@@ -113,7 +116,7 @@ class MPOBank(StackedBank):
             Weight and bias.
         """
         tensors = self.tensors()
-        bias = None if self.spec.bias is None else tensors["bias"][self.spec.bias[layer]]
+        bias = None if self.spec.bias is None else tensors["bias"][self.spec.bias[layer]].clone()
         cores = self._cores()
         if self._may_cache(cores):
             return self.weights()[layer], bias

@@ -59,7 +59,8 @@ class MPONormBank(StackedBank):
         sequence of (Tensor, Tensor)
             In the order of the layers.
         """
-        weights, biases = (tensor.unbind(0) for tensor in self.tensors().values())
+        # Copies, since sharded parameters lose their storage when the bank's forward is over.
+        weights, biases = (tensor.clone().unbind(0) for tensor in self.tensors().values())
         return [(weights[k], biases[k]) for k in self.spec.slices]
 
     def extra_repr(self) -> str:

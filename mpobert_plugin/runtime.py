@@ -88,9 +88,10 @@ def set_cache(model: object, enabled: bool) -> None:
     """Switch the evaluation cache of rebuilt matrices on or off; it is on at first.
 
     The cache serves forwards without gradient in evaluation mode. Each of them reads the tensors
-    of the banks once and rebuilds when a bit has changed, whatever wrote it. An evaluation with
-    gradient enabled rebuilds every time, as training does, since its graph belongs to one
-    backward: put ``torch.no_grad()`` around predictions.
+    of the banks, on a GPU with one wait for the device per bank, and rebuilds when a bit has
+    changed, whatever wrote it. An evaluation with gradient enabled rebuilds every time, as
+    training does, since its graph belongs to one backward: put ``torch.no_grad()`` around
+    predictions. Compiled models, traces, captured CUDA graphs and offloaded banks rebuild as well.
 
     Parameters
     ----------

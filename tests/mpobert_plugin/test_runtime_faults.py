@@ -7,6 +7,8 @@ import threading
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrize, prune
 from transformers import AutoModelForMaskedLM
 
@@ -277,6 +279,29 @@ def test_b2_a_bank_without_values_is_named():
     query_bank(model).to("meta")
     with pytest.raises(PlacementError, match=r"bank 'query'.*meta.*cpu"):
         model(ids())
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("apart", [True, False])
+def test_banks_that_are_sharded(mesh, apart):
+    plain, model = shared_bert(), shared_bert()
+    for bank in model.bert.mpo.stacked() if apart else ():
+        fully_shard(bank, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    for _ in range(2):
+        torch.testing.assert_close(logits(model), logits(plain), rtol=0, atol=1e-6)
+    loss_of(plain.train()).backward()
+    loss_of(model.train()).backward()
+    ours = {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
+    assert_same_gradients(ours, gradients(plain))
 
 
 # Tensors that are computed from parameters
