@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ModelTypeError
-from mpobert_plugin.families import known_model_types
-from mpobert_plugin.locate import base_of, family_of, prefix_of, uses_of_layers
+from mpobert_plugin.hosts import Host, Hosts
 from mpobert_plugin.norm import MPONormBank
 from mpobert_plugin.spec import BankSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
 KINDS = ("central", "auxiliary", "adapter", "bias", "norm", "embedding", "head", "dense")
 
@@ -124,7 +120,9 @@ def account(model: nn.Module) -> ParameterReport:
     Parameters
     ----------
     model : torch.nn.Module
-        Any model; a plain ALBERT's layers count once for each time that they run.
+        Any model, also inside a wrapper such as DataParallel or what torch.compile returns, or as
+        a part of a module of one's own. A plain ALBERT's layers count once for each time that
+        they run; what lies outside the base model of a known family is of the kind 'head'.
 
     Returns
     -------
@@ -146,18 +144,21 @@ def account(model: nn.Module) -> ParameterReport:
     if not isinstance(model, nn.Module):
         raise ModelTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     entries: dict[int, _Entry] = {}
-    host = _Host(model)
+    hosts = Hosts(model)
     for prefix, module in model.named_modules(remove_duplicate=False):
+        if hosts.is_repeated(prefix):
+            continue
+        host = hosts.of(prefix)
         if isinstance(module, MPOBank | MPONormBank):
             _count_bank(module, host, entries)
             continue
         for name, parameter in module.named_parameters(recurse=False):
             full = f"{prefix}.{name}" if prefix else name
             uses = host.uses_of(full)
-            key = host.key_of(full, parameter)
+            key = hosts.key_of(full, parameter)
             entry = entries.get(key)
             if entry is None:
-                kind = _kind(module, name, host.in_head(full))
+                kind = _kind(module, name, hosts.in_head(full))
                 entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
                 entry.dense = 0 if kind == "adapter" else uses * parameter.numel()
                 entries[key] = entry
@@ -179,7 +180,7 @@ def _report(entries: Sequence[_Entry]) -> ParameterReport:
     )
 
 
-def _count_bank(bank: MPOBank | MPONormBank, host: _Host, entries: dict[int, _Entry]) -> None:
+def _count_bank(bank: MPOBank | MPONormBank, host: Host, entries: dict[int, _Entry]) -> None:
     spec, slices = bank.spec, bank.slices()
     for number, (name, parameter) in enumerate(bank.named_parameters(recurse=False)):
         kind = name.partition("_")[0] if isinstance(bank, MPOBank) else "norm"
@@ -211,52 +212,3 @@ def _kind(module: nn.Module, name: str, in_head: bool) -> str:
     if "LayerNorm" in kind or "RMSNorm" in kind:
         return "norm"
     return "bias" if name.endswith("bias") else "dense"
-
-
-class _Host:
-    """What the counts need to know about the model around a tensor."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.prefix = ""
-        self.runs: dict[int, int] = {}
-        self.layers: list[str] = []
-        self.tied: dict[str, int] = {}
-        if not isinstance(model, PreTrainedModel):
-            return
-        self.tied = _declared_ties(model)
-        if model.config.model_type not in known_model_types():
-            return
-        family = family_of(model)
-        self.prefix = prefix_of(model)
-        self.layers = [self.prefix + name + "." for name in family.layer_names(base_of(model))]
-        if self.layers:
-            for layer in uses_of_layers(model):
-                self.runs[layer] = self.runs.get(layer, 0) + 1
-
-    def runs_of(self, layer: int) -> int:
-        """Return how often one forward runs a layer."""
-        return self.runs.get(layer, 0) if self.runs else 1
-
-    def uses_of(self, name: str) -> int:
-        """Return how often one forward uses a parameter."""
-        for layer, prefix in enumerate(self.layers):
-            if name.startswith(prefix):
-                return self.runs_of(layer)
-        return 1
-
-    def in_head(self, name: str) -> bool:
-        """Return whether a parameter lies outside the base model."""
-        return bool(self.prefix) and not name.startswith(self.prefix)
-
-    def key_of(self, name: str, parameter: Tensor) -> int:
-        """Return the same number for all names of one stored tensor."""
-        return self.tied.get(name, id(parameter))
-
-
-def _declared_ties(model: PreTrainedModel) -> dict[str, int]:
-    """Find tensors that moving to meta took apart: only there a tie cannot be seen."""
-    if model.device.type != "meta":
-        return {}
-    named = dict(model.named_parameters(remove_duplicate=False))
-    ties = getattr(model, "all_tied_weights_keys", {})
-    return {name: id(named[source]) for name, source in ties.items() if source in named}

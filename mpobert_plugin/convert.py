@@ -196,7 +196,22 @@ def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = Non
         # Nothing of the model is changed up to here, and nothing in `assemble` fails.
         assemble(model, prepared.plan, filled_banks(prepared), config)
         banks_of(model).certificates = _named_certificates(model, prepared)
+        _leave_inference(model)
     return model
+
+
+def _leave_inference(model: PreTrainedModel) -> None:
+    """Give the rest of a model that was made under inference_mode tensors that can be trained."""
+    fresh: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_inference():
+                own = nn.Parameter(parameter.clone(), parameter.requires_grad)
+                # Tied parameters stay one.
+                setattr(module, name, fresh.setdefault(id(parameter), own))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.is_inference():
+                setattr(module, name, buffer.clone())
 
 
 def assemble(model: PreTrainedModel, plan: ConversionPlan, banks: Banks, config: MPOConfig) -> None:

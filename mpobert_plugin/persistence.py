@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
     AUTO_QUANTIZER_MAPPING,
@@ -107,9 +107,15 @@ def _stored_shapes(files: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files or ():
         if str(file).endswith(".safetensors"):
-            with safe_open(file, framework="pt") as handle:
-                for name in handle.keys():  # noqa: SIM118 (not a dict)
-                    shapes[name] = tuple(handle.get_slice(name).get_shape())
+            try:
+                with safe_open(file, framework="pt") as handle:
+                    for name in handle.keys():  # noqa: SIM118 (not a dict)
+                        shapes[name] = tuple(handle.get_slice(name).get_shape())
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{file} must be a whole file of tensors, which the checkpoint consists of: "
+                    f"{error}. Copy or download the folder again."
+                ) from error
     return shapes
 
 
@@ -124,6 +130,11 @@ def _check_loaded(model: PreTrainedModel) -> None:
     What is still on meta was left in its file on purpose, to be read when it is needed.
     """
     prefix = prefix_of(model)
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            raise CheckpointError(
+                f"{name} of the checkpoint must hold floating-point numbers, got {parameter.dtype}."
+            )
     absent = [
         name
         for name, parameter in model.named_parameters()

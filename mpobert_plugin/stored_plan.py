@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.locate import family_of, layer_names
 from mpobert_plugin.parts import linears_of
+from mpobert_plugin.sharing import encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +35,11 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
         raise CheckpointError(
             f"the stored plan must be for {family.name} with {n_layers} layers, got "
             f"{plan.family} with {plan.n_layers}. Its config.json was changed."
+        )
+    if plan.sources is not None and not family.repeats_layers:
+        raise CheckpointError(
+            f"the stored plan must have no sources, since {family.name} copies no layers, got "
+            f"{encode(plan.sources)!r}. Its config.json was changed."
         )
     roles = [spec.role for spec in plan.banks]
     if not roles or not set(roles) <= set(family.matrices):

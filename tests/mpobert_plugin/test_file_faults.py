@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
+import shutil
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AlbertForMaskedLM,
     AlbertForPreTraining,
+    AlbertModel,
     BertForMaskedLM,
     BertForPreTraining,
     BertModel,
@@ -134,3 +140,170 @@ def test_a_head_with_holes_is_damaged(tmp_path: Path) -> None:
     del state["cls.predictions.transform.dense.weight"]
     with pytest.raises(CheckpointError, match=r"missing: cls\.predictions\.transform"):
         mp.load_state_dict(model, state)
+
+
+# Folders
+
+
+def saved(folder: Path, **options: Any) -> PreTrainedModel:
+    model = converted(**options)
+    model.save_pretrained(folder)
+    return model
+
+
+def edit(folder: Path, change: Any) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    change(config["quantization_config"])
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+
+def bank(**fields: Any) -> Any:
+    return lambda stored: stored["plan"]["banks"][0].update(fields)
+
+
+def norm(**fields: Any) -> Any:
+    return lambda stored: stored["plan"]["norms"][0].update(fields)
+
+
+def plan(**fields: Any) -> Any:
+    return lambda stored: stored["plan"].update(fields)
+
+
+WHERE = "of bank 'query' of the stored plan"
+DAMAGES = {
+    "plan list": (lambda s: s.update(plan=[1]), r"plan of the MPO configuration .* got \[1\]"),
+    "plan text": (lambda s: s.update(plan="x"), "plan of the MPO configuration .* got 'x'"),
+    "plan number": (lambda s: s.update(plan=3), "plan of the MPO configuration .* got 3"),
+    "option": (lambda s: s.update(foo=1), "config.json is damaged: .*'foo'"),
+    "option value": (lambda s: s.update(n="x"), "config.json is damaged: n must be"),
+    "gauge": (plan(gauge="zzz"), "gauge of the stored plan must be one of .* got 'zzz'"),
+    "fit": (plan(fit=[1]), "fit of the stored plan must be a text"),
+    "family": (plan(family=3), "family of the stored plan must be a text, got 3"),
+    "sources": (plan(sources=5), "sources of the stored plan must be a text, got 5"),
+    "no sources": (plan(sources="0*4"), "must have no sources, since bert .* got '0\\*4'"),
+    "layers": (plan(n_layers=3), "central of bank 'query' of the stored plan is damaged"),
+    "many layers": (plan(n_layers=3 * 10**7), "at most 10000, got 30000000"),
+    "too many layers": (plan(n_layers=10**30), "n_layers of the stored plan"),
+    "central": (bank(central="0*3"), f"central {WHERE} is damaged"),
+    "central gaps": (bank(central="1*4"), f"central {WHERE} is damaged"),
+    "central words": (bank(central="x"), f"central {WHERE} is damaged"),
+    "central digits": (bank(central="9" * 5000), f"central {WHERE} is damaged"),
+    "central none": (bank(central=None), f"central {WHERE} must be a text"),
+    "auxiliary": (bank(auxiliary="3-0"), f"auxiliary {WHERE} is damaged"),
+    "bias": (bank(bias=""), f"bias {WHERE} is damaged"),
+    "slices": (norm(slices="0-9"), "slices of norm 'attention_norm' of the stored plan is damaged"),
+    "bonds": (bank(bond_dims="1 4 " + "9" * 40 + " 1"), f"bond_dims {WHERE} must be integers"),
+    "long bonds": (bank(bond_dims="9" * 5000), f"bond_dims {WHERE} must be integers"),
+    "alpha nan": (bank(adapter_alpha=float("nan")), f"adapter_alpha {WHERE} .* got nan"),
+    "alpha negative": (bank(adapter_alpha=-5), f"adapter_alpha {WHERE} .* got -5"),
+    "alpha zero": (bank(adapter_alpha=0), f"adapter_alpha {WHERE} .* above 0"),
+    "alpha missing": (lambda s: s["plan"]["banks"][0].pop("adapter_alpha"), "adapter_alpha"),
+    "rank": (bank(adapter_rank=10**20), f"adapter_rank {WHERE}"),
+    "errors nan": (bank(errors=float("nan")), "errors of bank 'query' of the stored plan"),
+    "errors negative": (bank(errors=[-1.0] * 4), "errors of bank 'query' .* finite numbers"),
+    "junk": (bank(junk=1), "bank 'query' of the stored plan must have no other fields .*'junk'"),
+    "norm junk": (norm(junk=1), "norm 'attention_norm' .*'junk'"),
+    "eps nan": (norm(eps=float("nan")), "eps of norm 'attention_norm' .* got nan"),
+    "eps negative": (norm(eps=-1.0), "eps of norm 'attention_norm' .* got -1.0"),
+    "beside": (
+        plan(beside=[{"role": "pooler", "rank": 2, "alpha": 1.0, "z": 1}]),
+        "adapter 'pooler' .*'z'",
+    ),
+    "role": (bank(role=None), "role of an entry of banks of the stored plan must be a text"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    saved(path, sharing="all", fit="mean")
+    return path
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_configuration_names_its_field(name: str, folder: Path, tmp_path: Path) -> None:
+    change, text = DAMAGES[name]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    edit(tmp_path, change)
+    with pytest.raises(CheckpointError, match=text):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_a_long_plan_costs_no_memory() -> None:
+    fields: dict[str, Any] = {"family": "bert", "n_layers": 3 * 10**7, "banks": [], "norms": []}
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="n_layers"):
+        mp.MPOConfig(plan={**fields, "beside": []})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    model = converted()
+    model.save_pretrained(tmp_path, max_shard_size="30KB")
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=shard.name):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 5000])
+def test_a_cut_file_is_named(length: int, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors must be a whole file"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_a_core_of_integers_is_named(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    tensors["bert.mpo.query.central"] = tensors["bert.mpo.query.central"].int()
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"bert\.mpo\.query\.central .* got torch\.int32"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+# What is told about a loaded model
+
+
+def test_describe_tells_of_adapters_that_the_model_has(tmp_path: Path) -> None:
+    base = converted(BertModel)
+    assert "pooler: plain matrix with an adapter of rank 2" in mp.describe(base)
+    base.save_pretrained(tmp_path)
+    with pytest.warns(MPOBertWarning, match=r"cls\.predictions"):
+        loaded = BertForMaskedLM.from_pretrained(tmp_path)
+    assert "pooler" not in mp.describe(loaded)
+
+
+class Holder(nn.Module):
+    """A module of one's own around a converted base model."""
+
+    def __init__(self, encoder: PreTrainedModel) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.classifier = nn.Linear(32, 3)
+
+
+def test_account_sees_through_wrappers() -> None:
+    for model in (tiny_albert(), converted(), mp.convert(tiny_albert(), n=3)):
+        report = mp.account(model)
+        assert mp.account(nn.DataParallel(model)) == report
+        assert mp.account(torch.compile(model, backend="eager")) == report
+    meta = copy.deepcopy(converted()).to("meta")
+    assert mp.account(nn.DataParallel(meta)) == mp.account(meta)
+
+
+def test_account_of_a_module_that_holds_a_model() -> None:
+    base = mp.convert(tiny_albert(AlbertModel), n=3, adapter_rank=2)
+    own, report = mp.account(base), mp.account(Holder(base))
+    head = 32 * 3 + 3
+    assert report.total == own.total + head
+    assert report.dense == own.dense + head
+    assert report.by_kind == {**own.by_kind, "head": head}
+    twice = nn.ModuleDict({"model": base, "compiled": nn.Sequential(base)})
+    assert mp.account(twice) == own
