@@ -103,7 +103,7 @@ class MPOQuantizer(HfQuantizer):
 
 
 def _stored_shapes(files: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """Read names and shapes from the headers of safetensors files; no tensor is read."""
+    """Read names and shapes from the files; on the meta device no tensor takes memory."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files or ():
         if str(file).endswith(".safetensors"):
@@ -116,6 +116,9 @@ def _stored_shapes(files: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
                     f"{file} must be a whole file of tensors, which the checkpoint consists of: "
                     f"{error}. Copy or download the folder again."
                 ) from error
+        elif str(file).endswith(".bin"):
+            tensors = torch.load(file, map_location="meta", weights_only=True)
+            shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return shapes
 
 

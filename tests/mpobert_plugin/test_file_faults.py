@@ -268,6 +268,24 @@ def test_a_core_of_integers_is_named(folder: Path, tmp_path: Path) -> None:
         BertForMaskedLM.from_pretrained(tmp_path)
 
 
+def test_files_of_torch_are_compared_as_well(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    file.unlink()
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    loaded = BertForMaskedLM.from_pretrained(tmp_path).eval()
+    plain = BertForMaskedLM.from_pretrained(folder).eval()
+    torch.testing.assert_close(logits(loaded), logits(plain), rtol=0, atol=0)
+    tensors["bert.mpo.query.auxiliary_0"] = tensors["bert.mpo.query.auxiliary_0"][..., :2].clone()
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"another shape: bert\.mpo\.query\.auxiliary_0"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+    torch.save({f"module.{n}": t for n, t in tensors.items()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"All names start with 'module\.'"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
 # What is told about a loaded model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def test_rtol_is_kept_after_a_fit_or_refused(fit: str) -> None:
         layer.load_state_dict(equal.bert.encoder.layer[0].state_dict())
     converted = mp.convert(equal, rtol=0.01, sharing="all", fit=fit)
     assert max(converted.config.quantization_config.plan.bank("query").errors) <= 0.01
+
+
+def test_rtol_is_compared_with_rounded_errors() -> None:
+    equal = tiny_bert()
+    for layer in equal.bert.encoder.layer[1:]:
+        layer.load_state_dict(equal.bert.encoder.layer[0].state_dict())
+    for k in range(6):
+        model = copy.deepcopy(equal)
+        mp.convert(model, n=2, rtol=0.3123456789 + k / 70, sharing="all", fit="mean")
 
 
 def test_make_plan_checks_its_arguments() -> None:
