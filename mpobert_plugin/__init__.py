@@ -6,6 +6,12 @@ restores converted models.
 
 from __future__ import annotations
 
+from mpobert_plugin.needs import require
+
+# Before the imports that need them, so that the message says what to install.
+require("torch", "transformers")
+
+# ruff: noqa: E402
 from mpobert_plugin import errors, families
 from mpobert_plugin.accounting import ParameterReport, account
 from mpobert_plugin.bank import MPOBank

@@ -16,6 +16,8 @@ from mpobert_plugin.sharing import Policy
 
 METHOD = "mpo"
 VERSION = 1
+# For whoever opens a config.json after transformers has said that it does not know the method.
+LOADED_BY = "import mpobert_plugin (pip install tensornet-mpo[mpobert])"
 
 Dims: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 Shapes: TypeAlias = "Mapping[str, Dims] | Mapping[int, Sequence[int]] | Dims | None"
@@ -91,6 +93,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         # transformers takes any text here, though it names its own methods by an enumeration.
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = VERSION
+        self.loaded_by = LOADED_BY
         self.sharing = _plain(sharing)
         self.n = own_integer(n)
         self.shapes = _shapes(shapes)
@@ -254,7 +257,7 @@ def option_names() -> list[str]:
 
 
 def _check_stored_fields(other: Mapping[str, object]) -> None:
-    unknown = [name for name in other if name not in ("quant_method", "version")]
+    unknown = [name for name in other if name not in ("quant_method", "version", "loaded_by")]
     refuse_unknown(unknown, option_names(), "MPOConfig")
     if other.get("quant_method", METHOD) != METHOD:
         raise ConfigError(f"quant_method must be {METHOD!r}, got {other['quant_method']!r}.")

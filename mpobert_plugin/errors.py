@@ -45,6 +45,10 @@ class ModelTypeError(MPOBertError, TypeError):
     """An object that is no model of a known family."""
 
 
+class MissingPackageError(MPOBertError, ImportError):
+    """A package that is not installed and without which nothing works."""
+
+
 class MPOBertWarning(UserWarning):
     """Something that the user should know and that does not stop the work."""
 
