@@ -109,6 +109,7 @@ def test_save_and_reload(albert, textbook, tmp_path):
 
 @pytest.mark.shared_data
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_600_reactions(albert, tokenizer):
     if not DEV.is_file():
         pytest.skip("the reactions are not part of the repository")
