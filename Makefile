@@ -55,6 +55,7 @@ docs: $(STAMP) ## Build the documentation into docs/_build/html
 
 bench: $(STAMP) ## Run the benchmarks and print their tables
 	@$(ONE_THREAD) $(BIN)/python benchmarks/decomposition.py $(ARGS)
+	@$(ONE_THREAD) $(BIN)/python benchmarks/forward.py $(ARGS)
 
 clean: ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist docs/_build docs/reference/generated mpobert-demo
