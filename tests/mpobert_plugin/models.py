@@ -61,6 +61,14 @@ def noisy(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+def checkpoint_layers(model: PreTrainedModel, reentrant: bool) -> PreTrainedModel:
+    """Make the layers run again in backward; transformers has renamed the method that does it."""
+    name = "activation_checkpointing_enable"
+    enable = getattr(model, name, None) or getattr(model, "gradient_checkpointing_enable")  # noqa: B009
+    enable({"use_reentrant": reentrant})
+    return model
+
+
 def ids(rows: int = 2, length: int = 7) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(1, 99, (rows, length), generator=generator)

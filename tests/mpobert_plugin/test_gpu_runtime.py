@@ -13,7 +13,7 @@ from tests.mpobert_plugin.handing import (
     query_bank,
     shared_bert,
 )
-from tests.mpobert_plugin.models import ids, logits
+from tests.mpobert_plugin.models import checkpoint_layers, ids, logits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -66,7 +66,7 @@ def test_replicas_on_two_devices(training):
 def test_recomputed_layers(reentrant):
     plain = shared_bert(adapter_rank=2).cuda().train()
     model = shared_bert(adapter_rank=2).cuda().train()
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    checkpoint_layers(model, reentrant)
     for each in (plain, model):
         losses = [each(ids().cuda(), labels=ids().cuda()).loss for _ in range(2)]
         with torch.no_grad():

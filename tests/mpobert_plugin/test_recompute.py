@@ -19,13 +19,12 @@ from tests.mpobert_plugin.handing import (
     reader_of,
     shared_bert,
 )
-from tests.mpobert_plugin.models import logits
+from tests.mpobert_plugin.models import checkpoint_layers, logits
 
 
 def recomputing(reentrant, model=None):
     model = model or shared_bert(adapter_rank=2)
-    model.train().activation_checkpointing_enable({"use_reentrant": reentrant})
-    return model
+    return checkpoint_layers(model.train(), reentrant)
 
 
 def two_forwards_one_backward(model):
@@ -80,6 +79,8 @@ STEPS = [
 ]
 
 
+# A forward without gradient between the others has nothing to warn about, and older versions do.
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("step", STEPS)
 def test_b1_recomputed_layers_find_the_values_of_their_forward(step, reentrant):
