@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
+from tensornet.backend import Backend, dtype_name
 from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, move_center, move_right
 from tensornet.certificate import Certificate
@@ -16,7 +16,7 @@ from tensornet.contract.chain import fuse
 from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
 from tensornet.limits import certify, make_limits, within
 from tensornet.rounding import round_cores
-from tensornet.storage import narrowed, scaled, weight
+from tensornet.storage import in_double, narrowed, scaled, weight
 from tensornet.typing import Bonds, Cores
 
 
@@ -46,20 +46,14 @@ def trusted(cores: Cores, center: int | None) -> int | None:
 
 def widened(cores: Cores) -> tuple[Backend, Cores]:
     """Return the backend, and the cores fused to three axes, detached, in double precision."""
-    backend = backend_of(*cores)
-    work = work_dtype(dtype_name(cores[0]))
-    plain = (c.detach() if backend.name == "pytorch" else c for c in cores)
-    wide = (backend.cast(c, work) for c in plain)
+    backend, wide = in_double(cores)
     return backend, tuple(fuse(c, backend) if c.ndim == 4 else c for c in wide)
 
 
 def spectrum(cores: Cores, center: int | None, bond: int) -> np.ndarray[Any, Any]:
     """Return the singular values of a chain across an inner bond."""
-    backend, wide = widened(cores)
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved_cores = move_center(wide, trusted(cores, center), bond - 1, backend)
-    _in_range(moved_cores, bond - 1, backend)
-    return bond_spectrum(moved_cores, bond - 1, bond, backend)
+    backend, wide = _centered(cores, center, bond - 1)
+    return bond_spectrum(wide, bond - 1, bond, backend)
 
 
 def norm(cores: Cores, center: int | None) -> float:
@@ -90,11 +84,8 @@ def moved(cores: Cores, center: int | None, site: int) -> Moved:
     site = integer("site", site, 0, ShapeError)
     if site >= len(cores):
         raise ShapeError(complaint("site", f"be 0 to {len(cores) - 1}", site))
-    backend, wide = widened(cores)
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved_cores = move_center(wide, trusted(cores, center), site, backend)
-    _in_range(moved_cores, site, backend)
-    return Moved(*narrowed(moved_cores, dtype_name(cores[0]), backend))
+    backend, wide = _centered(cores, center, site)
+    return Moved(*narrowed(wide, dtype_name(cores[0]), backend))
 
 
 def rounded(
@@ -109,15 +100,12 @@ def rounded(
     given: the norm of a matrix without its padding.
     """
     max_bond, bonds, rtol = limits
-    backend, wide = widened(cores)
     dtype, n = dtype_name(cores[0]), len(cores)
     if isinstance(bonds, str):
         raise OptionError(complaint("bonds", "be numbers when rounding", repr(bonds)))
-    caps = requested_bonds(tuple(int(c.shape[1]) for c in wide), max_bond, bonds)
     site = 0 if center is None else center
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = move_center(wide, trusted(cores, center), site, backend)
-    _in_range(wide, site, backend)
+    backend, wide = _centered(cores, center, site)
+    caps = requested_bonds(tuple(int(c.shape[1]) for c in wide), max_bond, bonds)
     scale, near_one = scaled(wide[site], backend)
     wide = (*wide[:site], near_one, *wide[site + 1 :])
     total = weight(near_one, backend) if true_norm is None else (true_norm / scale) ** 2
@@ -129,8 +117,13 @@ def rounded(
     return Rounded(stored, n // 2, certify(swept, total, storage, scale))
 
 
-def _in_range(cores: Cores, site: int, backend: Backend) -> None:
-    if not backend.all_finite(cores[site]):
+def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores]:
+    """Return fused cores in double precision with the norm in core ``site``."""
+    backend, wide = widened(cores)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for in the next line
+        wide = move_center(wide, trusted(cores, center), site, backend)
+    if not backend.all_finite(wide[site]):
         expected = "have a norm within the range of double precision"
         remedy = "Scale its cores down first."
         raise ToleranceError(complaint("the network", expected, "a larger one", remedy))
+    return backend, wide

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensornet.backend import backend_of, dtype_name, work_dtype
+from tensornet.backend import backend_of, dtype_name
 from tensornet.checks import array, describe, same_kind
 from tensornet.contract.chain import contract_matrix
 from tensornet.errors import ArrayTypeError, BondError, DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
-from tensornet.storage import scaled, weight
+from tensornet.storage import in_double, scaled, weight
 from tensornet.typing import Array, Cores
 
 
@@ -105,10 +105,7 @@ def operand(name: str, x: object, core: Array, size: int, axis: int) -> Array:
 
 def contract_wide(cores: Cores, layout: MatrixLayout) -> Array:
     """Return the matrix of cores (left, i, j, right) in double precision, without a graph."""
-    backend = backend_of(*cores)
-    work = work_dtype(dtype_name(cores[0]))
-    plain = (core.detach() if backend.name == "pytorch" else core for core in cores)
-    return contract_matrix([backend.cast(core, work) for core in plain], layout)
+    return contract_matrix(in_double(cores)[1], layout)
 
 
 def frobenius(a: Array) -> float:

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensornet.backend import Backend, work_dtype
+from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
 from tensornet.errors import ToleranceError, complaint
 from tensornet.typing import Array, Cores
+
+
+def in_double(cores: Cores) -> tuple[Backend, Cores]:
+    """Return the backend, and the cores detached from any graph, in double precision."""
+    backend = backend_of(*cores)
+    work = work_dtype(dtype_name(cores[0]))
+    plain = (c.detach() if backend.name == "pytorch" else c for c in cores)
+    return backend, tuple(backend.cast(c, work) for c in plain)
 
 
 def weight(a: Array, backend: Backend) -> float:
