@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
-from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
-from tensornet.bonds import requested_bonds, structural_bonds
-from tensornet.canonical import move_center, symmetric
-from tensornet.certificate import Certificate, without_padding
+from tensornet.backend import dtype_name, work_dtype
+from tensornet.certificate import without_padding
 from tensornet.checks import array, choice
 from tensornet.cores import contract_wide, relative_distance, split
-from tensornet.errors import OptionError, complaint
 from tensornet.layout import matrix_layout
-from tensornet.limits import certify, make_limits, within
 from tensornet.network import MPO, TensorTrain
-from tensornet.storage import narrowed, scaled, weight
-from tensornet.sweep import identity_cores, sweep
-from tensornet.typing import Array, Bonds, Cores, Gauge, ShapeSpec
-
-GAUGES = ("central", "left", "right", "symmetric", "identity")
+from tensornet.single import GAUGES, Request, decompose_tensor
+from tensornet.typing import Array, Bonds, Gauge, ShapeSpec
 
 
 def mpo(
@@ -104,8 +94,8 @@ def mpo(
     choice("gauge", gauge, GAUGES)
     backend, matrix = array("W", W, 2)
     layout = matrix_layout(int(matrix.shape[0]), int(matrix.shape[1]), shape, pad=pad)
-    request = _Request(max_bond, bonds, rtol, gauge)
-    made = _decompose(layout.fold(matrix), request, backend)
+    request = Request(max_bond, bonds, rtol, gauge)
+    made = decompose_tensor(layout.fold(matrix), request, backend)
     cores, certificate = split(made.cores, layout), made.certificate
     if layout.padded:
         wide = backend.cast(matrix, work_dtype(dtype_name(matrix)))
@@ -155,68 +145,5 @@ def tt(
     """
     choice("gauge", gauge, GAUGES)
     backend, tensor = array("T", T)
-    made = _decompose(tensor, _Request(max_bond, bonds, rtol, gauge), backend)
+    made = decompose_tensor(tensor, Request(max_bond, bonds, rtol, gauge), backend)
     return TensorTrain._from(made.cores, made.center, made.certificate)
-
-
-class _Request(NamedTuple):
-    max_bond: int | None
-    bonds: Bonds
-    rtol: float | None
-    gauge: str
-
-
-class _Made(NamedTuple):
-    cores: Cores
-    center: int | None
-    certificate: Certificate
-
-
-def _decompose(tensor: Array, request: _Request, backend: Backend) -> _Made:
-    """Return fused cores (left, site, right) in the tensor's element type."""
-    caps = requested_bonds(tuple(int(d) for d in tensor.shape), request.max_bond, request.bonds)
-    forced = isinstance(request.bonds, str)
-    if forced and request.rtol is not None:
-        given = f"rtol={request.rtol}"
-        remedy = "Leave one of them out."
-        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
-    dtype = dtype_name(tensor)
-    scale, near_one = scaled(backend.cast(tensor, work_dtype(dtype)), backend)
-    total = weight(near_one, backend)
-    if request.gauge == "identity":
-        return _identity(tensor, caps, request.rtol, scale * math.sqrt(total))
-    limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
-    swept = within(limits, lambda rule: sweep(near_one, rule, backend), request.rtol, total)
-    cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
-    factors = _factors(len(cores), center, scale)
-    stored, storage = narrowed(cores, dtype, backend, factors)
-    return _Made(stored, center, certify(swept, total, storage, scale))
-
-
-def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: float) -> _Made:
-    backend = backend_of(tensor)
-    sites = tuple(int(d) for d in tensor.shape)
-    if rtol is not None or caps != structural_bonds(sites):
-        given = "rtol" if rtol is not None else f"bonds {list(caps[1:-1])}"
-        remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."
-        raise OptionError(complaint("gauge", "not be 'identity' with limits", given, remedy))
-    cores, center = identity_cores(tensor, backend)
-    none = len(sites) - 1
-    certificate = Certificate(norm, (0.0,) * none, 0.0, (None,) * none)
-    return _Made(tuple(backend.own(core) for core in cores), center, certificate)
-
-
-def _gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
-    n = len(cores)
-    if gauge == "symmetric":
-        return symmetric(cores, center, backend), None
-    target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
-    return move_center(cores, center, target, backend), target
-
-
-def _factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:
-    """Return by how much each core is multiplied to give the data their scale back."""
-    if center is not None or n == 1:
-        return tuple(scale if k == (center or 0) else 1.0 for k in range(n))
-    # In the symmetric gauge half of the scale belongs to each end of the chain.
-    return (math.sqrt(scale), *(1.0,) * (n - 2), math.sqrt(scale))

@@ -1,0 +1,85 @@
+"""The decomposition of one tensor under a request: limits, sweep, gauge, storage."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
+from tensornet.bonds import requested_bonds, structural_bonds
+from tensornet.canonical import move_center, symmetric
+from tensornet.certificate import Certificate
+from tensornet.errors import OptionError, complaint
+from tensornet.limits import certify, make_limits, within
+from tensornet.storage import narrowed, scaled, weight
+from tensornet.sweep import identity_cores, sweep
+from tensornet.typing import Array, Bonds, Cores
+
+GAUGES = ("central", "left", "right", "symmetric", "identity")
+
+
+class Request(NamedTuple):
+    """What the user asked of a decomposition."""
+
+    max_bond: int | None
+    bonds: Bonds
+    rtol: float | None
+    gauge: str
+
+
+class Made(NamedTuple):
+    """Fused cores in the tensor's element type, where the norm sits, and the certificate."""
+
+    cores: Cores
+    center: int | None
+    certificate: Certificate
+
+
+def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
+    """Return fused cores (left, site, right) in the tensor's element type."""
+    caps = requested_bonds(tuple(int(d) for d in tensor.shape), request.max_bond, request.bonds)
+    forced = isinstance(request.bonds, str)
+    if forced and request.rtol is not None:
+        given = f"rtol={request.rtol}"
+        remedy = "Leave one of them out."
+        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
+    dtype = dtype_name(tensor)
+    scale, near_one = scaled(backend.cast(tensor, work_dtype(dtype)), backend)
+    total = weight(near_one, backend)
+    if request.gauge == "identity":
+        return _identity(tensor, caps, request.rtol, scale * math.sqrt(total))
+    limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
+    swept = within(limits, lambda rule: sweep(near_one, rule, backend), request.rtol, total)
+    cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
+    factors = _factors(len(cores), center, scale)
+    stored, storage = narrowed(cores, dtype, backend, factors)
+    return Made(stored, center, certify(swept, total, storage, scale))
+
+
+def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: float) -> Made:
+    backend = backend_of(tensor)
+    sites = tuple(int(d) for d in tensor.shape)
+    if rtol is not None or caps != structural_bonds(sites):
+        given = "rtol" if rtol is not None else f"bonds {list(caps[1:-1])}"
+        remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."
+        raise OptionError(complaint("gauge", "not be 'identity' with limits", given, remedy))
+    cores, center = identity_cores(tensor, backend)
+    none = len(sites) - 1
+    certificate = Certificate(norm, (0.0,) * none, 0.0, (None,) * none)
+    return Made(tuple(backend.own(core) for core in cores), center, certificate)
+
+
+def _gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
+    n = len(cores)
+    if gauge == "symmetric":
+        return symmetric(cores, center, backend), None
+    target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
+    return move_center(cores, center, target, backend), target
+
+
+def _factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:
+    """Return by how much each core is multiplied to give the data their scale back."""
+    if center is not None or n == 1:
+        return tuple(scale if k == (center or 0) else 1.0 for k in range(n))
+    # In the symmetric gauge half of the scale belongs to each end of the chain.
+    return (math.sqrt(scale), *(1.0,) * (n - 2), math.sqrt(scale))
