@@ -41,12 +41,14 @@ class Backend:
     resolve: Callable[[Array], Array]
     all_finite: Callable[[Array], bool]
     cholesky_exists: Callable[[Array], bool]
+    choleskys_exist: Callable[[Array], np.ndarray[Any, Any]]
     place: Callable[[Array], str]
     like: Callable[[np.ndarray[Any, Any], Array], Array]
     matrix_transpose: Callable[[Array], Array]
     split_complex: Callable[[Array], Array]
     join_complex: Callable[[Array], Array]
     no_convergence: type[Exception]
+    first_order: Callable[[Array], Array] = lambda a: a
 
     def adjoint(self, a: Array) -> Array:
         """Return the conjugate transpose of the last two axes."""
@@ -192,6 +194,7 @@ def _numpy_backend(tl: Any) -> Backend:
         resolve=lambda a: a,
         all_finite=lambda a: bool(np.isfinite(a).all()),
         cholesky_exists=cholesky_exists,
+        choleskys_exist=lambda stack: np.array([cholesky_exists(a) for a in stack]),
         place=lambda _: "cpu",
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
@@ -210,6 +213,18 @@ def _numpy_cast(a: Array, dtype: str) -> Array:
 def _torch_backend(tl: Any) -> Backend:
     import torch
 
+    class FirstOrder(torch.autograd.Function):
+        """The identity, whose gradient refuses to be differentiated again."""
+
+        @staticmethod
+        def forward(_: Any, a: Array) -> Array:
+            return a.view_as(a)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(_: Any, gradient: Array) -> Array:
+            return gradient
+
     def own(a: Array) -> Array:
         return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
@@ -223,12 +238,14 @@ def _torch_backend(tl: Any) -> Backend:
         resolve=lambda a: a.resolve_conj(),
         all_finite=lambda a: bool(torch.isfinite(a).all()),
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
+        choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),
         place=lambda a: str(a.device),
         like=lambda values, a: torch.as_tensor(values, device=a.device),
         matrix_transpose=lambda a: a.transpose(-1, -2),
         split_complex=torch.view_as_real,
         join_complex=torch.view_as_complex,
         no_convergence=getattr(torch.linalg, "LinAlgError"),  # noqa: B009 - not in torch's types
+        first_order=FirstOrder.apply,
     )
 
 

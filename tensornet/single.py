@@ -37,12 +37,7 @@ class Made(NamedTuple):
 
 def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
     """Return fused cores (left, site, right) in the tensor's element type."""
-    caps = requested_bonds(tuple(int(d) for d in tensor.shape), request.max_bond, request.bonds)
-    forced = isinstance(request.bonds, str)
-    if forced and request.rtol is not None:
-        given = f"rtol={request.rtol}"
-        remedy = "Leave one of them out."
-        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
+    caps, forced = requested_caps(tuple(int(d) for d in tensor.shape), request)
     dtype = dtype_name(tensor)
     scale, near_one = scaled(backend.cast(tensor, work_dtype(dtype)), backend)
     total = weight(near_one, backend)
@@ -54,6 +49,23 @@ def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
     factors = _factors(len(cores), center, scale)
     stored, storage = narrowed(cores, dtype, backend, factors)
     return Made(stored, center, certify(swept, total, storage, scale))
+
+
+def requested_caps(site_dims: tuple[int, ...], request: Request) -> tuple[tuple[int, ...], bool]:
+    """Return the n + 1 bonds that a request allows, and whether they are kept whatever the rank.
+
+    Raises
+    ------
+    BondError, OptionError
+        If bonds are invalid, or options contradict each other.
+    """
+    caps = requested_bonds(site_dims, request.max_bond, request.bonds)
+    forced = isinstance(request.bonds, str)
+    if forced and request.rtol is not None:
+        given = f"rtol={request.rtol}"
+        remedy = "Leave one of them out."
+        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
+    return caps, forced
 
 
 def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: float) -> Made:

@@ -112,13 +112,13 @@ class Chain:
 
     def _fill(self, cores: Cores, center: int | None, certificate: Certificate | None) -> None:
         fields = {"cores": cores, "center": center, "certificate": certificate}
-        for name, value in (fields | {"versions": _versions(cores)}).items():
+        for name, value in (fields | {"versions": versions(cores)}).items():
             object.__setattr__(self, f"_{name}", value)
 
     def _untouched(self) -> bool:
         if any(getattr(core, "requires_grad", False) for core in self._cores):
             return False
-        return self._versions == _versions(self._cores)
+        return self._versions == versions(self._cores)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._state())
@@ -136,7 +136,8 @@ class Chain:
         return text
 
 
-def _versions(cores: Cores) -> tuple[int, ...]:
+def versions(cores: Cores) -> tuple[int, ...]:
+    """Return how often each torch core was changed in place, as torch counts it."""
     # torch counts in-place changes of a tensor; numpy cores are read-only, and inference
     # tensors are not counted.
     torch_cores = (core for core in cores if hasattr(core, "is_inference"))
