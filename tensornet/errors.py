@@ -35,6 +35,10 @@ class ArrayTypeError(TensorNetError, TypeError):
     """An object that is no array, or arrays of libraries or devices that do not go together."""
 
 
+class DerivativeError(TensorNetError, ValueError):
+    """A derivative that does not exist: that of a cut between equal singular values."""
+
+
 class FileFormatError(TensorNetError, ValueError):
     """A file that is not a network written by tensornet, or a damaged one."""
 

@@ -19,6 +19,9 @@ Cores: TypeAlias = tuple[Array, ...]
 Gauge: TypeAlias = Literal["central", "left", "right", "symmetric", "identity"]
 """Where the norm of a network sits; see :func:`tensornet.mpo`."""
 
+Differentiable: TypeAlias = Literal[False, True, "subgradient"]
+"""Whether a decomposition keeps torch's graph, and what a cut between equal values leads to."""
+
 Integers: TypeAlias = "Sequence[int] | np.ndarray[Any, Any]"
 """Integers in a row."""
 
