@@ -13,7 +13,7 @@ from tensornet.errors import ToleranceError, complaint
 from tensornet.sweep import Swept
 from tensornet.truncation import Limits
 
-_DOUBLE = ("float64", "complex128")
+DOUBLE = ("float64", "complex128")
 
 
 def noise(dtype: str, side: int) -> float:
@@ -23,7 +23,7 @@ def noise(dtype: str, side: int) -> float:
     than one rounding, as much as storing two cores costs. In double precision the noise is that
     of the SVD, which grows with the square root of its side.
     """
-    if dtype in _DOUBLE:
+    if dtype in DOUBLE:
         return 4.0 * math.sqrt(side) * eps(dtype)
     return (4.0 if dtype in ("float32", "complex64") else 0.4) * eps(dtype)
 
@@ -42,7 +42,7 @@ def make_limits(
     floor = noise(dtype, max(caps)) ** 2 * weight / max(n_sites - 1, 1)
     if rtol is None:
         return Limits(caps, 0.0, floor, forced)
-    solver = noise(dtype, max(caps)) if dtype in _DOUBLE else 0.0
+    solver = noise(dtype, max(caps)) if dtype in DOUBLE else 0.0
     # The two errors may point the same way, and the second is an estimate: hence no squares.
     room = tolerance(rtol, dtype, n_sites, solver) - 1.2 * storage_error(dtype, n_sites)
     allowed = room**2 * weight
