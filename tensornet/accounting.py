@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tensornet.backend import n_elements
-from tensornet.typing import Array
+from tensornet.backend import dtype_name, n_elements
+from tensornet.typing import Array, Cores
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,17 @@ class Report:
         ``unique`` split into "central" and "auxiliary" cores.
     dense : int
         Elements of the matrices or tensors that are represented (true size, no padding).
+    by_core : tuple of int
+        ``unique`` split by site; for several networks, summed over them.
+    bytes_by_dtype : dict of str to int
+        Bytes of ``unique`` elements, by element type.
+    gauge_free : int
+        Degrees of freedom: ``unique`` less the b^2 of every inner bond b, because an invertible
+        matrix and its inverse between two cores change nothing. Bonds that meet in a shared
+        core have one such matrix together.
+    multiply_adds : dict of str to int
+        Multiply-adds of the product with a batch of vectors, by strategy; "matrix" is that with
+        the dense matrix itself. Empty unless a batch was asked for.
 
     Examples
     --------
@@ -41,6 +54,10 @@ class Report:
     shared: int
     dense: int
     by_kind: Mapping[str, int] = field(default_factory=dict, hash=False)
+    by_core: tuple[int, ...] = ()
+    bytes_by_dtype: Mapping[str, int] = field(default_factory=dict, hash=False)
+    gauge_free: int = 0
+    multiply_adds: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def ratio(self) -> float:
@@ -49,56 +66,124 @@ class Report:
 
     @property
     def compression(self) -> float:
-        """Dense / stored: above 1 the network is smaller."""
-        return self.dense / self.unique
+        """Dense / stored: above 1 the network is smaller; infinite beyond the range of floats."""
+        try:
+            return self.dense / self.unique
+        except OverflowError:
+            return math.inf
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the elements stored."""
+        return sum(self.bytes_by_dtype.values())
 
     def __str__(self) -> str:
         rows = [("dense", self.dense), ("total (every use)", self.total), ("unique", self.unique)]
         rows += [(f"  {kind}", count) for kind, count in self.by_kind.items()]
         rows += [("shared", self.shared), ("trainable", self.trainable)]
+        rows += [("gauge-free", self.gauge_free)] if self.gauge_free else []
+        rows += [(f"bytes {dtype}", count) for dtype, count in self.bytes_by_dtype.items()]
+        rows += [(f"multiply-adds {way}", n) for way, n in self.multiply_adds.items()]
         width = max(len(f"{count:,}") for _, count in rows)
-        lines = [f"{name:<18} {count:>{width},}" for name, count in rows]
-        lines.append(f"{'stored / dense':<18} {self.ratio:>{width}.4f}")
-        lines.append(f"{'dense / stored':<18} {self.compression:>{width}.4f}")
+        name_width = max(18, *(len(name) for name, _ in rows))
+        lines = [f"{name:<{name_width}} {count:>{width},}" for name, count in rows]
+        lines.append(f"{'stored / dense':<{name_width}} {self.ratio:>{width}.4f}")
+        lines.append(f"{'dense / stored':<{name_width}} {self.compression:>{width}.4f}")
         if self.unique > self.dense:
             lines.append("Note: larger than the dense form; truncate or share to save.")
         return "\n".join(lines)
 
 
-def count(chains: Iterable[tuple[tuple[Array, ...], int]]) -> Report:
+class _Entry(NamedTuple):
+    """One stored core: where it was met first, and what it takes."""
+
+    site: int
+    kind: str
+    size: int
+    dtype: str
+    n_bytes: int
+    trainable: bool
+
+
+def count(
+    chains: Iterable[tuple[Cores, int]], multiply_adds: Mapping[str, int] | None = None
+) -> Report:
     """Return the report of several chains of cores, each with its dense number of elements.
 
     A core counts once however many chains hold it: the same object, or arrays over the same
-    memory.
+    memory. Cores of a batch have the batch as their first axis.
     """
-    total, dense = 0, 0
+    chains = list(chains)
     users: dict[object, int] = {}
-    sizes: dict[object, tuple[str, int, bool]] = {}
-    for cores, n_dense in chains:
-        dense += n_dense
+    stored: dict[object, _Entry] = {}
+    for cores, _ in chains:
         for k, core in enumerate(cores):
-            size = n_elements(core)
-            kind = "central" if k == len(cores) // 2 else "auxiliary"
             key = storage_key(core)
-            total += size
             users[key] = users.get(key, 0) + 1
-            sizes[key] = (kind, size, bool(getattr(core, "requires_grad", False)))
-    by_kind = {
-        kind: sum(size for k, size, _ in sizes.values() if k == kind)
-        for kind in ("central", "auxiliary")
-    }
+            stored.setdefault(key, _entry(core, k, len(cores)))
+    entries = stored.values()
+    unique = sum(e.size for e in entries)
     return Report(
-        total=total,
-        unique=sum(size for _, size, _ in sizes.values()),
-        trainable=sum(size for _, size, trainable in sizes.values() if trainable),
-        shared=sum(sizes[key][1] for key, n in users.items() if n > 1),
-        dense=dense,
-        by_kind=by_kind,
+        total=sum(users[key] * e.size for key, e in stored.items()),
+        unique=unique,
+        trainable=sum(e.size for e in entries if e.trainable),
+        shared=sum(e.size for key, e in stored.items() if users[key] > 1),
+        dense=sum(n_dense for _, n_dense in chains),
+        by_kind={kind: _sum(entries, kind=kind) for kind in ("central", "auxiliary")},
+        by_core=tuple(_sum(entries, site=k) for k in range(max(len(c) for c, _ in chains))),
+        bytes_by_dtype={
+            dtype: sum(e.n_bytes for e in entries if e.dtype == dtype)
+            for dtype in sorted({e.dtype for e in entries})
+        },
+        gauge_free=unique - _gauge_freedom([cores for cores, _ in chains]),
+        multiply_adds=dict(multiply_adds or {}),
     )
+
+
+def _entry(core: Array, k: int, n_sites: int) -> _Entry:
+    size = n_elements(core)
+    return _Entry(
+        site=k,
+        kind="central" if k == n_sites // 2 else "auxiliary",
+        size=size,
+        dtype=dtype_name(core),
+        n_bytes=size * int(core.dtype.itemsize),
+        trainable=bool(getattr(core, "requires_grad", False)),
+    )
+
+
+def _sum(entries: Iterable[_Entry], **wanted: object) -> int:
+    return sum(e.size for e in entries if all(getattr(e, k) == v for k, v in wanted.items()))
+
+
+def _gauge_freedom(chains: list[Cores]) -> int:
+    """Return the number of parameters that gauges take: b^2 for each bond, shared ones once.
+
+    The right side of a core and the left side of the next share one invertible matrix. Sides
+    that are joined through a core of several chains share it too, hence sets of sides.
+    """
+    leader: dict[object, object] = {}
+    sizes: dict[object, int] = {}
+
+    def find(side: object) -> object:
+        while leader.setdefault(side, side) != side:
+            side = leader[side]
+        return side
+
+    for cores in chains:
+        keys = [storage_key(core) for core in cores]
+        for k in range(len(cores) - 1):
+            left, right = find((keys[k], "right")), find((keys[k + 1], "left"))
+            leader[left] = right
+            copies = int(cores[k].shape[0]) if cores[k].ndim == 5 else 1
+            sizes[right] = copies * int(cores[k].shape[-1]) ** 2
+    return sum(size for side, size in sizes.items() if find(side) == side)
 
 
 def storage_key(core: Array) -> object:
     """Return a key that is equal for arrays over the same memory with the same layout."""
+    if not hasattr(core, "data_ptr") and not hasattr(core, "__array_interface__"):
+        return id(core)  # jax: arrays never change, and show no address
     shape = tuple(int(d) for d in core.shape)
     if hasattr(core, "data_ptr"):
         address, strides = core.data_ptr(), core.stride()

@@ -112,7 +112,7 @@ def library_of(array: object, argument: str = "the array") -> str:
     Raises
     ------
     ArrayTypeError
-        If the object is neither a numpy array nor a dense torch tensor.
+        If the object is neither a numpy or jax array nor a dense torch tensor.
     """
     if isinstance(array, np.ma.MaskedArray):
         remedy = "Fill the masked entries first: W.filled(value)."
@@ -125,11 +125,16 @@ def library_of(array: object, argument: str = "the array") -> str:
             given = f"a tensor with layout {array.layout} and element type {array.dtype}"
             raise ArrayTypeError(complaint(argument, "be dense", given, "Call .to_dense()."))
         return "pytorch"
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return "jax"
     remedy = "Convert it first, for example with numpy.asarray."
     if hasattr(array, "weight"):
         remedy = "Pass its weight: .weight."
     given = f"{type(array).__module__}.{type(array).__qualname__}"
-    raise ArrayTypeError(complaint(argument, "be a numpy array or a torch tensor", given, remedy))
+    raise ArrayTypeError(
+        complaint(argument, "be a numpy array, a torch tensor or a jax array", given, remedy)
+    )
 
 
 def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
@@ -157,7 +162,7 @@ def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
 
 @cache
 def load_backend(name: str) -> Backend:
-    """Return the backend with TensorLy's name ``"numpy"`` or ``"pytorch"``, loaded once.
+    """Return the backend with TensorLy's name ("numpy", "pytorch", "jax"), loaded once.
 
     Raises
     ------
@@ -165,16 +170,51 @@ def load_backend(name: str) -> Backend:
         If the library is not installed.
     """
     try:
-        from tensorly.backend import BackendManager
-
-        tl = BackendManager.load_backend(name)
-        return _EXTRAS[name](tl)
+        return _EXTRAS[name](_tensorly_backend(name))
     except ImportError as error:
         library = {"pytorch": "torch"}.get(name, name)
         raise MissingLibraryError(
             f"{library} is needed for this and could not be imported ({error}). "
             f"Install it: pip install {library}"
         ) from error
+
+
+def _tensorly_backend(name: str) -> Any:
+    from tensorly.backend import BackendManager
+
+    if name != "jax":
+        return BackendManager.load_backend(name)
+    import jax
+
+    # TensorLy turns double precision on for the whole process: that is the user's to decide.
+    config: Any = jax.config
+    before = config.jax_enable_x64
+    try:
+        return BackendManager.load_backend(name)
+    finally:
+        config.update("jax_enable_x64", before)
+
+
+def traced(a: object) -> bool:
+    """Return whether jax is tracing a function of this array: then it has no values to look at."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(a, jax.core.Tracer)
+
+
+def working(a: Array, backend: Backend) -> tuple[Backend, Array]:
+    """Return where double precision is computed, and the array there.
+
+    jax computes in double precision only where the user has turned it on, and compiles every
+    shape anew: its arrays are decomposed by numpy on the host. Others stay where they are.
+    """
+    return (load_backend("numpy"), backend.numbers(a)) if backend.name == "jax" else (backend, a)
+
+
+def at_home(arrays: tuple[Array, ...], like: Array) -> tuple[Array, ...]:
+    """Return arrays that came from :func:`working` in the library and on the device of ``like``."""
+    if library_of(like) != "jax":
+        return arrays
+    return tuple(load_backend("jax").like(a, like) for a in arrays)
 
 
 def _numpy_backend(tl: Any) -> Backend:
@@ -249,7 +289,39 @@ def _torch_backend(tl: Any) -> Backend:
     )
 
 
+def _jax_backend(tl: Any) -> Backend:
+    import jax
+    from jax import numpy as jnp
+
+    def cast(a: Array, dtype: str) -> Array:
+        with jax.enable_x64(True):
+            return a.astype(dtype)
+
+    def like(values: np.ndarray[Any, Any], a: Array) -> Array:
+        with jax.enable_x64(True):  # an element type is kept, never silently narrowed
+            return jax.device_put(values, None if traced(a) else min(a.devices(), key=str))
+
+    return Backend(
+        name="jax",
+        tl=tl,
+        cast=cast,
+        own=jnp.array,
+        copy=jnp.array,
+        resolve=lambda a: a,
+        all_finite=lambda a: bool(np.isfinite(np.asarray(a)).all()),
+        cholesky_exists=lambda a: bool(jnp.isfinite(jnp.linalg.cholesky(a)).all()),
+        choleskys_exist=lambda a: np.isfinite(np.asarray(jnp.linalg.cholesky(a))).all((-1, -2)),
+        place=lambda a: "traced" if traced(a) else ", ".join(sorted(map(str, a.devices()))),
+        like=like,
+        matrix_transpose=lambda a: jnp.swapaxes(a, -1, -2),
+        split_complex=lambda a: jnp.stack([a.real, a.imag], axis=-1),
+        join_complex=lambda a: jax.lax.complex(a[..., 0], a[..., 1]),
+        no_convergence=np.linalg.LinAlgError,
+    )
+
+
 _EXTRAS: dict[str, Callable[[Any], Backend]] = {
     "numpy": _numpy_backend,
     "pytorch": _torch_backend,
+    "jax": _jax_backend,
 }

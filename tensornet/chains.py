@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name
+from tensornet.backend import Backend, at_home, dtype_name
 from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, move_center, move_right
 from tensornet.certificate import Certificate
@@ -85,7 +85,8 @@ def moved(cores: Cores, center: int | None, site: int) -> Moved:
     if site >= len(cores):
         raise ShapeError(complaint("site", f"be 0 to {len(cores) - 1}", site))
     backend, wide = _centered(cores, center, site)
-    return Moved(*narrowed(wide, dtype_name(cores[0]), backend))
+    stored, storage = narrowed(wide, dtype_name(cores[0]), backend)
+    return Moved(at_home(stored, cores[0]), storage)
 
 
 def rounded(
@@ -114,7 +115,7 @@ def rounded(
     middle = move_center(swept.cores, swept.center, n // 2, backend)
     factors = [scale if k == n // 2 else 1.0 for k in range(n)]
     stored, storage = narrowed(middle, dtype, backend, factors)
-    return Rounded(stored, n // 2, certify(swept, total, storage, scale))
+    return Rounded(at_home(stored, cores[0]), n // 2, certify(swept, total, storage, scale))
 
 
 def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores]:

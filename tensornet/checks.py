@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensornet.backend import Backend, backend_of, eps, library_of
+from tensornet.backend import Backend, backend_of, eps, library_of, traced, working
 from tensornet.errors import (
     ArrayTypeError,
     NonFiniteError,
@@ -106,7 +106,7 @@ def storage_error(dtype: str, n_sites: int) -> float:
 
 
 def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Backend, Array]:
-    """Return the backend of an array and the array, detached from any autograd graph.
+    """Return where an array is computed on and the array there, detached from any graph.
 
     Parameters
     ----------
@@ -138,13 +138,17 @@ def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Back
         raise ShapeError(complaint(argument, "have at least one element", f"shape {shape}"))
     if backend.place(a) == "meta":
         raise ArrayTypeError(complaint(argument, "have data", "a tensor on the meta device"))
+    if traced(a):
+        given = "an array that jax is tracing (in jit, grad or vmap)"
+        remedy = "Decompose outside of the traced function."
+        raise ArrayTypeError(complaint(argument, "have values", given, remedy))
     finite(argument, a, backend)
-    return backend, _plain(a, backend)
+    return working(_plain(a, backend), backend)
 
 
 def _plain(a: Array, backend: Backend) -> Array:
-    if backend.name == "pytorch":
-        return a.detach()
+    if backend.name != "numpy":
+        return a.detach() if backend.name == "pytorch" else a
     plain = np.asarray(a)
     # Byte order is how a file was written, not what the numbers are.
     return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
@@ -172,7 +176,7 @@ def same_kind(argument: str, a: Array, reference: Array, backend: Backend) -> No
     if library_of(a) != library_of(reference):
         given = f"{library_of(a)} with a {library_of(reference)} network"
         raise ArrayTypeError(complaint(argument, "be of the network's library", given))
-    if backend.place(a) != backend.place(reference):
+    if not (traced(a) or traced(reference)) and backend.place(a) != backend.place(reference):
         given = f"{backend.place(a)} with a network on {backend.place(reference)}"
         raise ArrayTypeError(complaint(argument, "be on the network's device", given))
 

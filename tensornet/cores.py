@@ -21,8 +21,8 @@ def validate(cores: object, n_dims: int) -> Cores:
     if isinstance(cores, str) or not isinstance(cores, Sequence) or not cores:
         raise ShapeError(complaint("cores", "be a sequence of at least one array", describe(cores)))
     for k, core in enumerate(cores):
-        backend, _ = array(f"cores[{k}]", core, n_dims)
-        same_kind(f"cores[{k}]", core, cores[0], backend)
+        array(f"cores[{k}]", core, n_dims)
+        same_kind(f"cores[{k}]", core, cores[0], backend_of(core))
         if dtype_name(core) != dtype_name(cores[0]):
             expected = f"have the first core's element type {dtype_name(cores[0])}"
             raise DTypeError(complaint(f"cores[{k}]", expected, dtype_name(core)))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from tensornet.backend import dtype_name, work_dtype
+from typing import Any
+
+from tensornet.backend import at_home, dtype_name, work_dtype
+from tensornet.batch import decompose_batch, single_only
 from tensornet.certificate import without_padding
 from tensornet.checks import array, choice
 from tensornet.cores import contract_wide, relative_distance, split
+from tensornet.gradient import differentiable_tensor
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO, TensorTrain
 from tensornet.single import GAUGES, Request, decompose_tensor
-from tensornet.typing import Array, Bonds, Gauge, ShapeSpec
+from tensornet.stack import MPOBatch
+from tensornet.typing import Array, Bonds, Differentiable, Gauge, ShapeSpec
 
 
 def mpo(
@@ -20,9 +25,12 @@ def mpo(
     bonds: Bonds = None,
     rtol: float | None = None,
     gauge: Gauge = "central",
+    differentiable: Differentiable = False,
     pad: bool = True,
-) -> MPO:
+) -> MPO | Any:
     """Return a matrix as an MPO: a chain of small cores (left bond, i_k, j_k, right bond).
+
+    Matrices of one shape in a 3-D array come back as an :class:`MPOBatch` with common bonds.
 
     Without limits the MPO is exact up to rounding, and its bonds show the numerical rank of
     every unfolding: a tail of singular values is dropped only where its share of the norm is
@@ -32,9 +40,11 @@ def mpo(
 
     Parameters
     ----------
-    W : Array, shape (rows, cols)
-        numpy array or torch tensor; float16, bfloat16, float32, float64, complex64 or
-        complex128. Not modified; torch tensors are detached.
+    W : Array, shape (rows, cols) or (batch, rows, cols)
+        numpy array, torch tensor or jax array; float16, bfloat16, float32, float64, complex64
+        or complex128. Not modified; torch tensors are detached unless ``differentiable``. jax
+        arrays are decomposed by numpy on the host, in double precision whether or not jax has
+        it; the cores are back on their device. Functions that jax traces cannot decompose.
     shape : None, int or (row_dims, col_dims)
         Factors of rows and columns, most significant first. An integer asks for so many
         balanced sites; ``None`` for five. Sizes without balanced factors are zero-padded.
@@ -53,18 +63,28 @@ def mpo(
         of the singular values on both sides of a bond ("symmetric"; ``center`` is then None).
         "identity", for exact decompositions only, does no arithmetic: all cores but one are
         reshaped identities.
+    differentiable : bool or "subgradient"
+        Whether gradients reach W (torch only; gauges "central" and "identity"). First
+        derivatives of everything that no gauge changes, such as functions of ``to_matrix()``,
+        are right and finite, whatever values are zero or repeated among the kept or among the
+        discarded ones; a second derivative through a cut is refused. Bonds without a limit are
+        then structural ones, whatever the rank. ``center`` and ``certificate`` are None while
+        the cores require a gradient. A cut between equal singular values (nearer than 1e-6 of
+        the last kept one, 1e-10 in double precision) has no derivative: an error, or with
+        "subgradient" the derivative with the kept vectors among the equal ones held fixed.
     pad : bool
         Whether sizes without balanced factors may be zero-padded.
 
     Returns
     -------
-    MPO
-        With a ``certificate`` that states the actual error.
+    MPO or MPOBatch
+        With a ``certificate`` that states the actual error; for a batch, ``certificates``, one
+        per matrix, and the bonds that the most demanding matrix needs under the limits.
 
     Raises
     ------
     ShapeError
-        If W is not 2-D or the shape does not fit it.
+        If W is neither 2-D nor 3-D or the shape does not fit it.
     BondError
         If a bond is no positive integer or a list has the wrong length.
     ToleranceError
@@ -75,7 +95,9 @@ def mpo(
     NonFiniteError
         If W holds NaN or infinity; says how many and where.
     ArrayTypeError, DTypeError
-        If W is no dense array of a supported element type.
+        If W is no dense array of a supported element type, or has no gradients to offer.
+    DerivativeError
+        If ``differentiable`` and a cut splits equal singular values; names bond and values.
 
     References
     ----------
@@ -92,16 +114,26 @@ def mpo(
     True
     """
     choice("gauge", gauge, GAUGES)
-    backend, matrix = array("W", W, 2)
-    layout = matrix_layout(int(matrix.shape[0]), int(matrix.shape[1]), shape, pad=pad)
+    many = getattr(W, "ndim", 2) == 3
+    backend, matrix = array("W", W, 3 if many else 2)
+    rows, cols = (int(d) for d in matrix.shape[-2:])
+    layout = matrix_layout(rows, cols, shape, pad=pad)
     request = Request(max_bond, bonds, rtol, gauge)
-    made = decompose_tensor(layout.fold(matrix), request, backend)
+    if many:
+        single_only(differentiable=differentiable is not False)
+        batch = decompose_batch(matrix, layout, request, backend)
+        stacks = at_home(batch.cores, W)
+        return MPOBatch._from(stacks, layout, batch.center, batch.certificates)
+    if differentiable is False:
+        made = decompose_tensor(layout.fold(matrix), request, backend)
+    else:
+        made = differentiable_tensor(layout.fold(W), request, differentiable, backend)
     cores, certificate = split(made.cores, layout), made.certificate
     if layout.padded:
         wide = backend.cast(matrix, work_dtype(dtype_name(matrix)))
         error = relative_distance(contract_wide(cores, layout), wide)
         certificate = without_padding(certificate, error)
-    return MPO._from(cores, layout, made.center, certificate)
+    return MPO._from(at_home(cores, W), layout, made.center, certificate)
 
 
 def tt(
@@ -111,6 +143,7 @@ def tt(
     bonds: Bonds = None,
     rtol: float | None = None,
     gauge: Gauge = "central",
+    differentiable: Differentiable = False,
 ) -> TensorTrain:
     """Return a tensor as a tensor train: a chain of cores (left bond, d_k, right bond).
 
@@ -118,7 +151,7 @@ def tt(
     ----------
     T : Array, shape (d_1, ..., d_n)
         numpy array or torch tensor of at least one dimension; element types as in :func:`mpo`.
-    max_bond, bonds, rtol, gauge
+    max_bond, bonds, rtol, gauge, differentiable
         As in :func:`mpo`.
 
     Returns
@@ -145,5 +178,9 @@ def tt(
     """
     choice("gauge", gauge, GAUGES)
     backend, tensor = array("T", T)
-    made = decompose_tensor(tensor, Request(max_bond, bonds, rtol, gauge), backend)
-    return TensorTrain._from(made.cores, made.center, made.certificate)
+    request = Request(max_bond, bonds, rtol, gauge)
+    if differentiable is False:
+        made = decompose_tensor(tensor, request, backend)
+    else:
+        made = differentiable_tensor(T, request, differentiable, backend)
+    return TensorTrain._from(at_home(made.cores, T), made.center, made.certificate)

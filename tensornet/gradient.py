@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name, eps, work_dtype
+from tensornet.backend import Backend, dtype_name, eps, library_of, work_dtype
 from tensornet.checks import finite
 from tensornet.errors import ArrayTypeError, DerivativeError, OptionError, complaint
 from tensornet.linalg import thin_svd
@@ -72,7 +72,7 @@ def differentiable_tensor(
     DerivativeError
         If a cut splits equal singular values and no subgradient was asked for.
     """
-    _check(request.gauge, mode, backend)
+    _check(library_of(tensor), request.gauge, mode)
     plain = tensor.detach()
     made = decompose_tensor(plain, request, backend)
     if request.gauge == "identity":
@@ -96,9 +96,9 @@ def differentiable_tensor(
     return Made(tuple(stored), meeting, made.certificate)
 
 
-def _check(gauge: str, mode: bool | str, backend: Backend) -> None:
-    if backend.name != "pytorch":
-        given = f"an array of {backend.name}, which has no gradients"
+def _check(library: str, gauge: str, mode: bool | str) -> None:
+    if library != "pytorch":
+        given = f"an array of {library}"
         remedy = "Convert it with torch.as_tensor, or leave differentiable out."
         raise ArrayTypeError(
             complaint("W with differentiable=True", "be a torch tensor", given, remedy)

@@ -7,22 +7,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
+from tensornet.backend import Backend, backend_of, dtype_name, work_dtype, working
 from tensornet.errors import ToleranceError, complaint
+from tensornet.gram import square_norm
 from tensornet.typing import Array, Cores
+
+_CARRIERS = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "complex64": "complex64",
+}
+# Squared norms for which no sum of squares leaves the range of single precision, and no square
+# that matters falls below it.
+_SQUARES = (2.0**-40, 2.0**80)
 
 
 def in_double(cores: Cores) -> tuple[Backend, Cores]:
-    """Return the backend, and the cores detached from any graph, in double precision."""
+    """Return where double precision is computed, and the cores there, detached from any graph."""
     backend = backend_of(*cores)
     work = work_dtype(dtype_name(cores[0]))
     plain = (c.detach() if backend.name == "pytorch" else c for c in cores)
-    return backend, tuple(backend.cast(c, work) for c in plain)
+    there = [working(c, backend) for c in plain]
+    return there[0][0], tuple(where.cast(c, work) for where, c in there)
 
 
 def weight(a: Array, backend: Backend) -> float:
     """Return the squared Frobenius norm."""
-    return float(backend.numbers(backend.tl.sum(backend.tl.abs(a) ** 2)))
+    return square_norm(a, backend)
 
 
 def scaled(a: Array, backend: Backend) -> tuple[float, Array]:
@@ -36,6 +48,24 @@ def scaled(a: Array, backend: Backend) -> tuple[float, Array]:
         return 1.0, a
     scale = math.ldexp(1.0, 2 * ((math.frexp(largest)[1] - 1) // 2))
     return scale, divided(a, scale)
+
+
+def carried(a: Array, backend: Backend) -> tuple[float, Array, float]:
+    """Return a power of four, the array divided by it, and the squared norm of the quotient.
+
+    The quotient is in the precision to work in: data of half and single precision stay in
+    single precision, and are divided only where their squares could leave its range.
+    """
+    dtype = dtype_name(a)
+    if dtype not in _CARRIERS:
+        scale, near_one = scaled(backend.cast(a, work_dtype(dtype)), backend)
+        return scale, near_one, square_norm(near_one, backend)
+    a = backend.cast(a, _CARRIERS[dtype])
+    total = square_norm(a, backend)
+    if total == 0.0 or _SQUARES[0] < total < _SQUARES[1]:
+        return 1.0, a, total
+    scale, near_one = scaled(a, backend)
+    return scale, near_one, total / scale / scale
 
 
 def divided(a: Array, power: float) -> Array:
@@ -63,7 +93,11 @@ def narrowed(
         If a core has entries beyond the range of the element type.
     """
     stored, squares = [], 0.0
-    for k, (core, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
+    for k, (given, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
+        if factor == 1.0 and dtype_name(given) == dtype:
+            stored.append(backend.own(given))
+            continue
+        core = backend.cast(given, work_dtype(dtype))
         with np.errstate(over="ignore"):  # looked for in the next line
             small = backend.cast(core * factor, dtype)
         if not backend.all_finite(small):

@@ -294,7 +294,7 @@ def test_refusals(options, error, text):
 
 
 def test_numpy_has_no_gradients():
-    text = "W with differentiable=True must be a torch tensor, got an array of numpy, which has no"
+    text = "W with differentiable=True must be a torch tensor, got an array of numpy. Convert it"
     with pytest.raises(tn.errors.ArrayTypeError, match=re.escape(text)):
         tn.mpo(np.eye(4), SITES, differentiable=True)
     with pytest.raises(tn.errors.ArrayTypeError, match=re.escape(text)):
