@@ -14,6 +14,7 @@ from tensornet.bonds import structural_bonds
 from tensornet.checks import integer, integers
 from tensornet.errors import BondError, OptionError, ShapeError, complaint
 from tensornet.factorize import factorize, next_fair
+from tensornet.interleave import fold, unfold
 from tensornet.typing import Array, ShapeSpec
 
 DEFAULT_SITES = 5
@@ -151,15 +152,12 @@ class MatrixLayout:
         ShapeError
             If the matrix does not have the layout's true shape.
         """
-        tl = backend_of(matrix).tl
+        backend_of(matrix)
         self.check_formable()
         if tuple(matrix.shape) != self.shape:
             given = str(tuple(matrix.shape))
             raise ShapeError(complaint("matrix", f"have shape {self.shape}", given))
-        n = self.n_sites
-        pairs = [axis for k in range(n) for axis in (k, n + k)]
-        split = tl.reshape(self._pad(matrix), (*self.row_dims, *self.col_dims))
-        return tl.reshape(tl.transpose(split, pairs), self.site_dims)
+        return fold(matrix, self.row_dims, self.col_dims)
 
     def unfold(self, tensor: Array) -> Array:
         """Return the tensor (i1*j1, ..., in*jn) as a (rows, cols) matrix, padding cut off.
@@ -169,15 +167,12 @@ class MatrixLayout:
         ShapeError
             If the tensor does not have the layout's site dimensions.
         """
-        tl = backend_of(tensor).tl
+        backend_of(tensor)
         self.check_formable()
         if tuple(tensor.shape) != self.site_dims:
             given = str(tuple(tensor.shape))
             raise ShapeError(complaint("tensor", f"have shape {self.site_dims}", given))
-        pairs = [d for ij in zip(self.row_dims, self.col_dims, strict=True) for d in ij]
-        n = self.n_sites
-        axes = [*range(0, 2 * n, 2), *range(1, 2 * n, 2)]
-        full = tl.reshape(tl.transpose(tl.reshape(tensor, pairs), axes), self.padded_shape)
+        full = unfold(tensor, self.row_dims, self.col_dims)
         return full[: self.rows, : self.cols] if self.padded else full
 
     def check_formable(self) -> None:
@@ -185,19 +180,6 @@ class MatrixLayout:
         if self.n_sites > MAX_SITES:
             expected = f"have at most {MAX_SITES} sites where the matrix is formed"
             raise ShapeError(complaint("shape", expected, self.n_sites))
-
-    def _pad(self, matrix: Array) -> Array:
-        if not self.padded:
-            return matrix
-        backend = backend_of(matrix)
-        tall, wide = (p - t for p, t in zip(self.padded_shape, self.shape, strict=True))
-        for axis, extra in ((0, tall), (1, wide)):
-            if extra:
-                size = list(matrix.shape)
-                size[axis] = extra
-                zeros = backend.zeros(tuple(size), matrix)
-                matrix = backend.tl.concatenate([matrix, zeros], axis=axis)
-        return matrix
 
 
 def matrix_layout(

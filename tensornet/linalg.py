@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend
+from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.eigen import eigenpairs, low_rank_pairs
+from tensornet.gram import gram_matrix, sampled
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
 
@@ -14,6 +16,9 @@ _EPS = 2.0**-52
 # Weight (squared) below which a Gram matrix in double precision says nothing: its eigenvalues
 # err by about m * eps * trace. A certificate good to three digits needs a thousand times more.
 _GRAM_MARGIN = 1e3
+# Of data whose own rounding noise is at least so many times the rounding of a Gram matrix,
+# nothing is lost by squaring.
+_NOISE_MARGIN = 64.0
 # Signs follow the first entry that is at least this share of the largest one. The share is
 # no ratio that structured data would hit exactly, so libraries agree about it.
 _SIGN_SHARE = 0.618
@@ -23,8 +28,8 @@ class SideBasis(NamedTuple):
     """The kept basis of one side, and what was found on the way.
 
     ``vectors`` is (m, kept) with orthonormal columns, or None for the identity: the side was
-    proven to be of full rank, and no spectrum was computed. ``weights`` are all m squared
-    singular values on the host, descending.
+    proven to be of full rank, and no spectrum was computed. ``weights`` are squared singular
+    values on the host, descending: all of them, or the leading ones where no more were needed.
     """
 
     vectors: Array | None
@@ -42,7 +47,7 @@ def side_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -> 
     Parameters
     ----------
     a : Array, shape (m, n)
-        In double precision (real or complex).
+        Real or complex. Computed with in double precision, whatever its own.
     rule : Truncation
         Where to cut.
     lossless : bool
@@ -56,19 +61,39 @@ def side_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -> 
         return SideBasis(None, Cut(m, 0.0), None)
     if m > n:
         return _tall_basis(a, rule, backend)
-    gram = a @ backend.adjoint(a)
-    total = _trace(gram, backend)
-    if lossless and rule.cap >= m and has_full_rank(gram, total, rule.allowed, backend):
+    whole = lossless and rule.cap >= m
+    if whole and n >= 4 * m and _proven(gram_matrix(sampled(a), backend), rule, backend):
         return SideBasis(None, Cut(m, 0.0), None)
-    found = _eigh(gram, backend)
+    gram = gram_matrix(a, backend)
+    if whole and _proven(gram, rule, backend):
+        return SideBasis(None, Cut(m, 0.0), None)
+    return _gram_basis(gram, rule, backend) or _svd_basis(a, rule, backend)
+
+
+def _gram_basis(gram: Array, rule: Truncation, backend: Backend) -> SideBasis | None:
+    """Return the basis from a Gram matrix in double precision, or None if that says too little."""
+    m = int(gram.shape[0])
+    total = trace(gram, backend)
+    noisy = rule.noise >= _NOISE_MARGIN * _EPS * total > 0.0
+    if noisy and not rule.forced:
+        few = low_rank_pairs(gram, rule.allowed / 4.0, backend)
+        if few is not None:
+            weights, vectors = few
+            cut = rule.cut(weights, max(total - float(weights.sum()), 0.0))
+            return SideBasis(fix_signs(vectors[:, : cut.kept], backend), cut, weights)
+    found = eigenpairs(gram, backend)
     if found is None:
-        return _svd_basis(a, rule, backend)
+        return None
     weights, vectors = found
     cut = rule.cut(weights)
     noise = _GRAM_MARGIN * m * _EPS * total
-    if cut.discarded < noise and not (cut.kept == m and weights[-1] > noise):
-        return _svd_basis(a, rule, backend)
+    if not noisy and cut.discarded < noise and not (cut.kept == m and weights[-1] > noise):
+        return None
     return SideBasis(fix_signs(vectors[:, : cut.kept], backend), cut, weights)
+
+
+def _proven(gram: Array, rule: Truncation, backend: Backend) -> bool:
+    return has_full_rank(gram, trace(gram, backend), rule.allowed, backend)
 
 
 def has_full_rank(gram: Array, total: float, allowed: float, backend: Backend) -> bool:
@@ -87,7 +112,8 @@ def fix_signs(vectors: Array, backend: Backend) -> Array:
 
     The first entry of at least 0.618 of the column's largest magnitude becomes positive.
     """
-    return vectors * backend.like(_phases(vectors, backend), vectors)
+    phases = backend.like(_phases(vectors, backend), vectors)
+    return vectors * backend.cast(phases, dtype_name(vectors))
 
 
 def positive_qr(a: Array, backend: Backend) -> tuple[Array, Array]:
@@ -154,27 +180,23 @@ def unit_phase(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _tall_basis(a: Array, rule: Truncation, backend: Backend) -> SideBasis:
-    u, s, _ = thin_svd(a, backend)
+    u, s, _ = thin_svd(_wide(a, backend), backend)
     cut = rule.cut(s**2)
     return SideBasis(u[:, : cut.kept], cut, s**2)
 
 
 def _svd_basis(a: Array, rule: Truncation, backend: Backend) -> SideBasis:
     # a = (q r)^H = r^H q^H: the left vectors of a are those of the small r^H.
-    _, r = backend.tl.qr(backend.adjoint(a))
+    _, r = backend.tl.qr(backend.adjoint(_wide(a, backend)))
     u, s, _ = thin_svd(backend.adjoint(r), backend)
     cut = rule.cut(s**2)
     return SideBasis(u[:, : cut.kept], cut, s**2)
 
 
-def _eigh(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Array] | None:
-    """Return descending eigenvalues on the host and their vectors, or None without convergence."""
-    try:
-        values, vectors = backend.tl.eigh(gram)
-    except backend.no_convergence:
-        return None
-    return np.maximum(backend.numbers(values)[::-1], 0.0), backend.tl.flip(vectors, axis=1)
+def _wide(a: Array, backend: Backend) -> Array:
+    return backend.cast(a, work_dtype(dtype_name(a)))
 
 
-def _trace(gram: Array, backend: Backend) -> float:
-    return float(backend.numbers(gram).diagonal().real.sum())
+def trace(gram: Array, backend: Backend) -> float:
+    """Return the trace of a Hermitian matrix, summed in double precision."""
+    return float(backend.numbers(gram).diagonal().real.sum(dtype=np.float64))

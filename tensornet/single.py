@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
+from tensornet.backend import Backend, backend_of, dtype_name
 from tensornet.bonds import requested_bonds, structural_bonds
 from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
+from tensornet.checks import storage_error
 from tensornet.errors import OptionError, complaint
-from tensornet.limits import certify, make_limits, within
-from tensornet.storage import narrowed, scaled, weight
+from tensornet.limits import DOUBLE, certify, make_limits, within
+from tensornet.storage import carried, in_double, narrowed
 from tensornet.sweep import identity_cores, sweep
 from tensornet.typing import Array, Bonds, Cores
 
@@ -39,15 +40,17 @@ def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
     """Return fused cores (left, site, right) in the tensor's element type."""
     caps, forced = requested_caps(tuple(int(d) for d in tensor.shape), request)
     dtype = dtype_name(tensor)
-    scale, near_one = scaled(backend.cast(tensor, work_dtype(dtype)), backend)
-    total = weight(near_one, backend)
+    scale, near_one, total = carried(tensor, backend)
     if request.gauge == "identity":
         return _identity(tensor, caps, request.rtol, scale * math.sqrt(total))
     limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
-    swept = within(limits, lambda rule: sweep(near_one, rule, backend), request.rtol, total)
+    swept = within(limits, lambda rule: sweep(near_one, rule, backend, total), request.rtol, total)
     cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
     factors = _factors(len(cores), center, scale)
     stored, storage = narrowed(cores, dtype, backend, factors)
+    if any(swept.record.discarded.values()):
+        # Parts of the work may have been done in the narrow type already.
+        storage = max(storage, _rounding(dtype, len(cores)))
     return Made(stored, center, certify(swept, total, storage, scale))
 
 
@@ -84,9 +87,16 @@ def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: fl
 def _gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
     n = len(cores)
     if gauge == "symmetric":
-        return symmetric(cores, center, backend), None
+        return symmetric(in_double(cores)[1], center, backend), None
     target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
+    if target == center:
+        return cores, center
+    cores = in_double(cores)[1]
     return move_center(cores, center, target, backend), target
+
+
+def _rounding(dtype: str, n_sites: int) -> float:
+    return 0.0 if dtype in DOUBLE else storage_error(dtype, n_sites)
 
 
 def _factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend
+from tensornet.backend import Backend, dtype_name
 from tensornet.bonds import structural_bonds
-from tensornet.linalg import side_basis
+from tensornet.gram import projected, square_norm
+from tensornet.linalg import SideBasis
+from tensornet.narrow import NARROW, narrow_basis
 from tensornet.truncation import Cut, Limits
 from tensornet.typing import Array, Cores
 
@@ -61,32 +63,71 @@ def meeting_site(site_dims: tuple[int, ...]) -> int:
     return min(max(n // 2, lowest), highest)
 
 
-def sweep(tensor: Array, limits: Limits, backend: Backend) -> Swept:
-    """Return the decomposition of a tensor (p1, ..., pn) in double precision under limits."""
+def sweep(tensor: Array, limits: Limits, backend: Backend, total: float | None = None) -> Swept:
+    """Return the decomposition of a tensor (p1, ..., pn) under limits.
+
+    The cores are in double precision; those of data in single precision may be in single
+    precision where so much is cut that it makes no difference. ``total`` is the squared norm,
+    if it is known.
+    """
     sites = tuple(int(d) for d in tensor.shape)
     meeting = meeting_site(sites)
-    record = Record({}, {})
+    state = _Rest(tensor, limits, backend, total)
     left_cores, right_cores = [], []
     left, right = 1, 1
     for k in range(meeting):
-        rest = backend.tl.reshape(tensor, (left * sites[k], -1))
-        basis = side_basis(rest, limits.rule(k + 1, record.discarded), limits.lossless, backend)
-        vectors, tensor = _project(basis.vectors, rest, backend)
+        state.tensor = backend.tl.reshape(state.tensor, (left * sites[k], -1))
+        vectors = state.cut(k + 1)
         left_cores.append(backend.tl.reshape(vectors, (left, sites[k], -1)))
-        record.note(k + 1, basis.cut, basis.weights)
-        left = basis.cut.kept
+        left = int(vectors.shape[1])
     for k in range(len(sites) - 1, meeting, -1):
-        rest = backend.matrix_transpose(backend.tl.reshape(tensor, (-1, sites[k] * right)))
-        basis = side_basis(rest, limits.rule(k, record.discarded), limits.lossless, backend)
-        vectors, rest = _project(basis.vectors, rest, backend)
-        tensor = backend.matrix_transpose(rest)
+        flat = backend.tl.reshape(state.tensor, (-1, sites[k] * right))
+        state.tensor = backend.matrix_transpose(flat)
+        vectors = state.cut(k)
+        state.tensor = backend.matrix_transpose(state.tensor)
         core = backend.tl.reshape(backend.matrix_transpose(vectors), (-1, sites[k], right))
         right_cores.append(core)
-        record.note(k, basis.cut, basis.weights)
-        right = basis.cut.kept
-    middle = backend.tl.reshape(tensor, (left, sites[meeting], right))
+        right = int(vectors.shape[1])
+    middle = backend.tl.reshape(state.tensor, (left, sites[meeting], right))
     cores = (*left_cores, middle, *right_cores[::-1])
-    return Swept(cores, meeting, record)
+    return Swept(cores, meeting, state.record)
+
+
+class _Rest:
+    """What is left of a tensor, as a wide matrix, and the record of the cuts so far."""
+
+    def __init__(
+        self, tensor: Array, limits: Limits, backend: Backend, total: float | None
+    ) -> None:
+        self.tensor = tensor
+        self.record = Record({}, {})
+        self._limits, self._backend, self._weight = limits, backend, total
+
+    def cut(self, bond: int) -> Array:
+        """Replace the matrix by its projection on the basis of its rows, and return the basis."""
+        rule = self._limits.rule(bond, self.record.discarded)
+        basis = narrow_basis(self.tensor, rule, self._limits.lossless, self._backend)
+        if basis.vectors is None:
+            self.record.note(bond, basis.cut, basis.weights)
+            return self._backend.identity(int(self.tensor.shape[0]), self.tensor)
+        before = self.tensor
+        self.tensor = projected(basis.vectors, before, self._backend)
+        cut = basis.cut
+        if dtype_name(basis.vectors) in NARROW:
+            cut = self._measured(before, basis)
+        elif self._weight is not None:
+            self._weight -= cut.discarded
+        self.record.note(bond, cut, basis.weights)
+        return basis.vectors
+
+    def _measured(self, before: Array, basis: SideBasis) -> Cut:
+        """Return the cut with the weight that is really missing after the projection."""
+        if self._weight is None:
+            self._weight = square_norm(before, self._backend)
+        left = square_norm(self.tensor, self._backend)
+        discarded = max(self._weight - left, 0.0)
+        self._weight = left
+        return Cut(basis.cut.kept, discarded)
 
 
 def identity_cores(tensor: Array, backend: Backend) -> tuple[Cores, int]:
@@ -113,9 +154,3 @@ def _products(dims: tuple[int, ...]) -> list[int]:
     for d in dims:
         total.append(total[-1] * d)
     return total
-
-
-def _project(vectors: Array | None, rest: Array, backend: Backend) -> tuple[Array, Array]:
-    if vectors is None:
-        return backend.identity(int(rest.shape[0]), rest), rest
-    return vectors, backend.adjoint(vectors) @ rest

@@ -30,6 +30,9 @@ class Truncation:
         belongs here too: this is what reveals a deficient rank in exact mode.
     forced : bool
         Keep exactly ``cap`` values whatever their weight.
+    noise : float
+        Squared weight (absolute) that is rounding noise of the data: digits of discarded
+        weights below it mean nothing.
 
     Examples
     --------
@@ -40,14 +43,17 @@ class Truncation:
     cap: int
     allowed: float = 0.0
     forced: bool = False
+    noise: float = 0.0
 
-    def cut(self, weights: np.ndarray[Any, Any]) -> Cut:
+    def cut(self, weights: np.ndarray[Any, Any], rest: float = 0.0) -> Cut:
         """Return the cut of squared singular values given in descending order.
 
         Parameters
         ----------
         weights : ndarray, shape (m,)
             Squared singular values, descending, not negative.
+        rest : float
+            Weight of further, smaller ones that are not listed and not to be kept.
 
         Returns
         -------
@@ -55,8 +61,9 @@ class Truncation:
             The smallest number of values, at least one and at most ``cap``, such that the
             discarded weight is within ``allowed``; or the cap where that is impossible.
         """
-        tails = tail_weights(weights)
-        enough = int(np.argmax(tails <= self.allowed))
+        tails = tail_weights(weights) + rest
+        within = tails <= self.allowed
+        enough = int(np.argmax(within)) if within.any() else len(weights)
         kept = self.cap if self.forced else min(max(enough, 1), self.cap)
         return Cut(kept, float(tails[min(kept, len(weights))]))
 
@@ -105,7 +112,7 @@ class Limits:
         left = len(self.caps) - 2 - len(discarded)
         share = (self.allowed - sum(reserve) - spent) / left
         allowed = max(reserve[bond] + share, self.noise)
-        return Truncation(self.caps[bond], allowed, self.forced)
+        return Truncation(self.caps[bond], allowed, self.forced, self.noise)
 
     def kept(self, discarded: Mapping[int, float]) -> bool:
         """Return whether the discarded weights together stay within the budget."""

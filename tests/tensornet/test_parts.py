@@ -209,7 +209,9 @@ def test_without_convergence_the_older_algorithm_is_used():
     def fail(*_, **__):
         raise np.linalg.LinAlgError("SVD did not converge")
 
-    broken = SimpleNamespace(svd=fail, eigh=fail, qr=np.linalg.qr, to_numpy=np.asarray)
+    broken = SimpleNamespace(
+        svd=fail, eigh=fail, qr=np.linalg.qr, to_numpy=np.asarray, flip=np.flip, reshape=np.reshape
+    )
     backend = replace(NUMPY, tl=broken)
     u, s, vh = thin_svd(a, backend)
     assert np.allclose(s, exact)

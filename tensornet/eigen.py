@@ -1,0 +1,140 @@
+"""Eigenvectors of Hermitian matrices, all or the leading ones, with a second driver in reserve."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from tensornet.backend import Backend, dtype_name
+from tensornet.typing import Array
+
+_log = logging.getLogger("tensornet")
+# Finding some eigenvectors by themselves costs less than finding all of them by divide and
+# conquer only where they are few.
+_FEW = 5
+
+
+def eigenpairs(
+    gram: Array, backend: Backend, count: int | None = None
+) -> tuple[np.ndarray[Any, Any], Array] | None:
+    """Return the largest eigenvalues on the host, descending, and their eigenvectors.
+
+    Negative eigenvalues of a positive semidefinite matrix are rounding errors: they come back
+    as zero. Where the library's driver does not converge, which drivers on GPUs are known for
+    when eigenvalues are repeated, the drivers of LAPACK are tried in turn, and a log line of
+    the logger ``tensornet`` says so.
+
+    Parameters
+    ----------
+    gram : Array, shape (m, m)
+        Hermitian, positive semidefinite up to rounding.
+    backend : Backend
+        Operations for the array's library.
+    count : int, optional
+        How many at least; all of them by default.
+
+    Returns
+    -------
+    (values, vectors) or None
+        Shapes (k,) and (m, k) with ``count`` <= k <= m, in the precision of ``gram``; None
+        where no driver converges.
+    """
+    m = int(gram.shape[0])
+    few = None if count is None or count * _FEW > m else count
+    if backend.place(gram) == "cpu":
+        found = _on_host(gram, backend, few)
+    else:
+        found = _by_library(gram, backend) or _on_host(gram, backend, few)
+    if found is None:
+        return None
+    values, vectors = found
+    return np.maximum(values[::-1].astype(np.float64), 0.0), backend.tl.flip(vectors, axis=1)
+
+
+def eigenvalues(gram: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
+    """Return all eigenvalues on the host, descending, not negative; None without convergence."""
+    from scipy.linalg import eigh
+
+    try:
+        values = eigh(backend.numbers(gram), eigvals_only=True, driver="evr", check_finite=False)
+    except np.linalg.LinAlgError:
+        found = eigenpairs(gram, backend)
+        return None if found is None else found[0]
+    return np.asarray(np.maximum(values[::-1].astype(np.float64), 0.0))
+
+
+def _by_library(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Array] | None:
+    try:
+        values, vectors = backend.tl.eigh(gram)
+    except backend.no_convergence as error:
+        _say(f"the eigensolver on {backend.place(gram)}", gram, error)
+        return None
+    return backend.numbers(values), vectors
+
+
+def _on_host(
+    gram: Array, backend: Backend, few: int | None
+) -> tuple[np.ndarray[Any, Any], Array] | None:
+    """Return ascending eigenvalues and eigenvectors by the first driver that converges."""
+    from scipy.linalg import eigh
+
+    host, m = backend.numbers(gram), int(gram.shape[0])
+    for driver in ("evr", "evd", "ev") if few is not None else ("evd", "evr", "ev"):
+        part = None if few is None or driver != "evr" else (m - few, m - 1)
+        try:
+            values, vectors = eigh(host, driver=driver, subset_by_index=part, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            _say(f"LAPACK's {driver}", gram, error)
+        else:
+            return values, backend.like(vectors, gram)
+    return None
+
+
+def _say(driver: str, gram: Array, error: Exception) -> None:
+    size = int(gram.shape[0])
+    _log.warning(
+        "%s failed on a %d x %d matrix in %s (%s); trying another driver",
+        driver,
+        size,
+        size,
+        dtype_name(gram),
+        error,
+    )
+
+
+def low_rank_pairs(
+    gram: Array, allowed: float, backend: Backend
+) -> tuple[np.ndarray[Any, Any], Array] | None:
+    """Return the eigenpairs of a Hermitian matrix of low rank, or None if it has no low rank.
+
+    A Cholesky factorization with pivots stops once the trace of what is left is below
+    ``allowed``. That trace bounds what the span of the factor misses, and within the span the
+    eigenproblem is small.
+
+    Parameters
+    ----------
+    gram : Array, shape (m, m)
+        Hermitian, positive semidefinite up to rounding, in double precision.
+    allowed : float
+        Share of the trace (absolute) that the vectors may miss.
+    backend : Backend
+        Operations for the array's library.
+    """
+    from scipy.linalg import lapack, qr
+
+    host = backend.numbers(gram)
+    m = len(host)
+    factor = lapack.zpstrf if np.iscomplexobj(host) else lapack.dpstrf
+    packed, pivots, rank, _ = factor(host, tol=allowed / m, lower=1)
+    if rank * 2 > m:
+        return None
+    span = np.empty((m, rank), dtype=host.dtype)
+    span[pivots - 1] = np.tril(packed[:, :rank])
+    basis = qr(span, mode="economic", check_finite=False)[0]
+    found = eigenpairs(backend.like(basis.conj().T @ host @ basis, gram), backend)
+    if found is None:
+        return None
+    values, vectors = found
+    return values, backend.like(basis, gram) @ vectors

@@ -1,0 +1,68 @@
+"""Gram matrices and squared norms, in double precision without a copy of the data in double."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
+from tensornet.typing import Array
+
+# Elements that are brought to double precision at a time: few enough to stay in a cache, and
+# on a GPU enough to keep it busy.
+_BLOCK = {"cpu": 2**18}
+_LARGE_BLOCK = 2**25
+
+
+def square_norm(a: Array, backend: Backend) -> float:
+    """Return the squared Frobenius norm, summed in double precision."""
+    flat = backend.tl.reshape(a, (-1,))
+    work = work_dtype(dtype_name(a))
+    total = 0.0
+    for block in _blocks(n_elements(a), 1, a, backend):
+        wide = backend.cast(flat[block], work)
+        total += float(backend.numbers((wide @ backend.conj(wide)).real))
+    return total
+
+
+def gram_matrix(a: Array, backend: Backend) -> Array:
+    """Return a a^H of a wide matrix (m, n) in double precision, whatever its own precision.
+
+    Narrower data are widened a few columns at a time.
+    """
+    work = work_dtype(dtype_name(a))
+    if dtype_name(a) == work:
+        return a @ backend.adjoint(a)
+    m, n = (int(d) for d in a.shape)
+    parts = (backend.cast(a[:, block], work) for block in _blocks(n, m, a, backend))
+    total = None
+    for part in parts:
+        product = part @ backend.adjoint(part)
+        total = product if total is None else total + product
+    return total
+
+
+def projected(vectors: Array, a: Array, backend: Backend) -> Array:
+    """Return vectors^H a in the precision of the vectors, for a wide matrix (m, n)."""
+    work = dtype_name(vectors)
+    adjoint = backend.adjoint(vectors)
+    if dtype_name(a) == work:
+        return adjoint @ a
+    m, n = (int(d) for d in a.shape)
+    blocks = _blocks(n, m, a, backend)
+    parts = [adjoint @ backend.cast(a[:, block], work) for block in blocks]
+    return backend.tl.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def sampled(a: Array) -> Array:
+    """Return 2 m evenly spaced columns of a wide matrix (m, n), or all where there are fewer.
+
+    The step is odd: in a folded matrix even steps would always meet the same last sites.
+    """
+    m, n = (int(d) for d in a.shape)
+    step = max((n // (2 * m) - 1) // 2 * 2 + 1, 1)
+    return a[:, : 2 * m * step : step]
+
+
+def _blocks(n: int, width: int, a: Array, backend: Backend) -> Iterator[slice]:
+    size = max(_BLOCK.get(backend.place(a), _LARGE_BLOCK) // width, 1)
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
