@@ -5,7 +5,7 @@ Array libraries are loaded when the first array is worked on, never at import.
 
 from __future__ import annotations
 
-from tensornet import errors
+from tensornet import errors, interop
 from tensornet.accounting import Report
 from tensornet.certificate import Certificate
 from tensornet.contract.chain import contract_matrix, contract_tensor
@@ -14,6 +14,7 @@ from tensornet.factorize import factorize
 from tensornet.io import load, save
 from tensornet.layout import MatrixLayout, matrix_layout
 from tensornet.network import MPO, TensorTrain, account
+from tensornet.stack import MPOBatch
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "MPO",
+    "MPOBatch",
     "Certificate",
     "MatrixLayout",
     "Report",
@@ -33,6 +35,7 @@ __all__ = [
     "contract_tensor",
     "errors",
     "factorize",
+    "interop",
     "load",
     "matrix_layout",
     "mpo",

@@ -195,6 +195,15 @@ def _tensorly_backend(name: str) -> Any:
         config.update("jax_enable_x64", before)
 
 
+def tensorly_chains() -> tuple[type, type]:
+    """Return TensorLy's classes of a TT-matrix and of a tensor train."""
+    load_backend("numpy")  # says what to install where TensorLy is missing
+    from tensorly.tt_matrix import TTMatrix
+    from tensorly.tt_tensor import TTTensor
+
+    return TTMatrix, TTTensor
+
+
 def traced(a: object) -> bool:
     """Return whether jax is tracing a function of this array: then it has no values to look at."""
     jax = sys.modules.get("jax")
