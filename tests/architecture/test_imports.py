@@ -11,7 +11,8 @@ import pytest
 
 from tests.architecture.sources import ROOT
 
-HEAVY = ("torch", "tensorly", "scipy", "opt_einsum", "transformers", "matplotlib", "hypothesis")
+HEAVY = ("torch", "tensorly", "scipy", "opt_einsum", "transformers", "matplotlib")
+HEAVY += ("hypothesis", "jax", "quimb", "cotengra", "numba", "safetensors")
 
 BLOCK_TORCH = """
 import sys
