@@ -39,6 +39,13 @@ class Made(NamedTuple):
 def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
     """Return fused cores (left, site, right) in the tensor's element type."""
     caps, forced = requested_caps(tuple(int(d) for d in tensor.shape), request)
+    return decompose_under(tensor, caps, request, backend, forced=forced)
+
+
+def decompose_under(
+    tensor: Array, caps: tuple[int, ...], request: Request, backend: Backend, *, forced: bool
+) -> Made:
+    """Return fused cores under caps or, if forced, with exactly these bonds."""
     dtype = dtype_name(tensor)
     scale, near_one, total = carried(tensor, backend)
     if request.gauge == "identity":
