@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tensornet import errors, interop
 from tensornet.accounting import Report
-from tensornet.certificate import Certificate
+from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.contract.chain import contract_matrix, contract_tensor
 from tensornet.decompose import mpo, tt
 from tensornet.factorize import factorize
@@ -28,6 +28,7 @@ __all__ = [
     "MPOBatch",
     "Certificate",
     "MatrixLayout",
+    "MetricCertificate",
     "Report",
     "TensorTrain",
     "account",

@@ -80,6 +80,11 @@ class Certificate:
         """
         return math.sqrt(len(self.discarded_share) * max(self.discarded_share, default=0.0))
 
+    @property
+    def headline(self) -> str:
+        """The error in words."""
+        return f"relative error {self.relative_error:.3g}"
+
     def __repr__(self) -> str:
         parts = f"truncation {self.truncation_error:.3g}, storage {self.storage_error:.3g}"
         return (
@@ -115,3 +120,89 @@ def without_padding(certificate: Certificate, relative_error: float) -> Certific
     """Return the certificate of a padded matrix, given its measured error without the padding."""
     inside = min(relative_error**2, certificate.relative_error**2)
     return replace(certificate, padding_share=certificate.relative_error**2 - inside)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MetricCertificate(Certificate):
+    """The actual error of a decomposition in a metric, measured on the cores as stored.
+
+    Errors are norms |(W - M) H^(1/2)| relative to |W H^(1/2)|, in double precision. No bond has
+    a share of its own in them, so ``discarded_share`` is empty.
+
+    Attributes
+    ----------
+    norm : float
+        |W H^(1/2)| (absolute).
+    metric_error : float
+        The error in the metric (relative).
+    frobenius_error : float
+        The plain error |W - M| / |W|, for comparison.
+    history : tuple of float
+        The error in the metric (relative) of the start and after each sweep, before the cores
+        were stored; never rising. One value where no sweeps were needed.
+    least_error : float
+        What no network with these bonds falls below (relative, in the metric); 0 where nothing
+        is known.
+
+    Examples
+    --------
+    >>> c = MetricCertificate(5.0, (), 0.0, metric_error=0.25, frobenius_error=0.5)
+    >>> c
+    MetricCertificate(relative_error=0.25 in the metric, frobenius_error=0.5, sweeps=0)
+    """
+
+    metric_error: float = 0.0
+    frobenius_error: float = 0.0
+    history: tuple[float, ...] = ()
+    least_error: float = 0.0
+
+    @property
+    def relative_error(self) -> float:
+        """Error of the network as stored, in the metric (relative)."""
+        return self.metric_error
+
+    @property
+    def truncation_error(self) -> float:
+        """Error before the cores were stored, in the metric (relative)."""
+        return self.history[-1] if self.history else self.metric_error
+
+    @property
+    def lower_bound(self) -> float:
+        """No network with these bonds has a smaller error in the metric (relative)."""
+        return self.least_error
+
+    @property
+    def upper_bound(self) -> float:
+        """The error itself: it was measured (relative, in the metric)."""
+        return max(self.truncation_error, self.metric_error)
+
+    @property
+    def headline(self) -> str:
+        """The error in words."""
+        return f"relative error {self.relative_error:.3g} in the metric"
+
+    @property
+    def sweeps(self) -> int:
+        """Number of sweeps that were made."""
+        return max(len(self.history) - 1, 0)
+
+    def __repr__(self) -> str:
+        return (
+            f"MetricCertificate(relative_error={self.metric_error:.6g} in the metric, "
+            f"frobenius_error={self.frobenius_error:.6g}, sweeps={self.sweeps})"
+        )
+
+    def __str__(self) -> str:
+        best = (
+            f"at least {self.least_error:.6g} with these bonds" if self.least_error else "unknown"
+        )
+        first = self.history[0] if self.history else self.metric_error
+        lines = [
+            f"relative error   {self.metric_error:.6g} in the metric",
+            f"  before storage {self.truncation_error:.6g}",
+            f"  at the start   {first:.6g}, then {self.sweeps} sweeps",
+            f"plain error      {self.frobenius_error:.6g} (Frobenius)",
+            f"best possible    {best}",
+            f"norm             {self.norm:.6g} in the metric",
+        ]
+        return "\n".join(lines)

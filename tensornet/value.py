@@ -132,7 +132,7 @@ class Chain:
         text = f"bonds {list(self.bond_dims[1:-1])}, {name}, {self.n_params:,} parameters"
         text += f" ({ratio:.4g} {size}), center {self.center}"
         if self.certificate is not None:
-            text += f", relative error {self.certificate.relative_error:.3g}"
+            text += f", {self.certificate.headline}"
         return text
 
 

@@ -1,0 +1,361 @@
+"""Decomposition in a metric: optimum, monotone sweeps, promises, certificates, messages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.backend import load_backend
+from tensornet.cores import contract_wide
+from tensornet.errors import (
+    ArrayTypeError,
+    DTypeError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+    ToleranceError,
+)
+from tensornet.layout import MatrixLayout
+from tensornet.metric import whitened_errors
+from tensornet.testing import layouts, tensors
+from tensornet.whitening import checked_metric, column_site
+
+NUMPY = load_backend("numpy")
+
+
+def sample(rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix and the mean of x x^T over inputs of very different sizes."""
+    rng = np.random.default_rng(seed)
+    X = np.linspace(0.01, 3.0, cols)[:, None] * rng.normal(size=(cols, 4 * cols))
+    X += rng.normal(size=(cols, 1)) @ rng.normal(size=(1, 4 * cols))
+    return rng.normal(size=(rows, cols)), X @ X.T / (4 * cols)
+
+
+def root(H: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(H)
+    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.conj().T
+
+
+def error_in(W: Any, M: Any, H: Any) -> float:
+    """Return |(W - M) H^(1/2)| / |W H^(1/2)|, in the plainest way."""
+    W, M, H = (np.asarray(a, dtype=complex) for a in (W, M, H))
+    S = root(H)
+    return float(np.linalg.norm((W - M) @ S) / np.linalg.norm(W @ S))
+
+
+def optimum(W: np.ndarray, H: np.ndarray, rank: int) -> float:
+    s = np.linalg.svd(W @ root(H), compute_uv=False)
+    return float(np.linalg.norm(s[rank:]) / np.linalg.norm(s))
+
+
+# -- one site holds all columns: the closed form
+
+
+@pytest.mark.parametrize(
+    "shape", [((24, 1), (1, 36)), ((1, 24), (36, 1)), ((24, 1, 1), (1, 1, 36))]
+)
+@pytest.mark.parametrize("rank", [1, 5, 23])
+def test_two_sites_reach_the_closed_form_optimum(shape: Any, rank: int) -> None:
+    W, H = sample(24, 36)
+    m = tn.mpo(W, shape, metric=H, max_bond=rank)
+    best = optimum(W, H, rank)
+    assert abs(error_in(W, m.to_matrix(), H) - best) < 1e-9
+    assert abs(m.certificate.relative_error - best) < 1e-9
+    assert m.certificate.relative_error >= m.certificate.lower_bound > 0.999 * best * (rank > 0)
+    assert m.certificate.sweeps == 0
+
+
+def test_the_optimum_of_a_rank_is_known_for_all_ranks_at_once() -> None:
+    W, H = sample(10, 14)
+    errors = whitened_errors(W, checked_metric(H, W, W, NUMPY), NUMPY)
+    assert errors.shape == (11,)
+    np.testing.assert_allclose(errors, [optimum(W, H, rank) for rank in range(11)], atol=1e-12)
+    assert whitened_errors(0 * W, checked_metric(H, W, W, NUMPY), NUMPY).tolist() == [0.0] * 11
+
+
+def test_columns_in_a_middle_site() -> None:
+    W, H = sample(24, 9)
+    m = tn.mpo(W, ((4, 1, 6), (1, 9, 1)), metric=H, bonds=(3, 4), gauge="left")
+    assert m.bond_dims == (1, 3, 4, 1)
+    assert m.center == 2
+    assert abs(error_in(W, m.to_matrix(), H) - m.certificate.relative_error) < 1e-12
+    plain = tn.mpo(W, m.layout, bonds=(3, 4))
+    assert m.certificate.relative_error < error_in(W, plain.to_matrix(), H)
+
+
+def test_directions_without_metric_are_what_w_is_between_the_bases() -> None:
+    W, H = sample(12, 16)
+    P = np.diag([1.0] * 10 + [0.0] * 6)
+    m = tn.mpo(W, ((12, 1), (1, 16)), metric=P @ H @ P, max_bond=8)
+    assert abs(m.certificate.relative_error - optimum(W, P @ H @ P, 8)) < 1e-9
+    u = np.linalg.svd(W @ root(P @ H @ P))[0][:, :8]
+    np.testing.assert_allclose(m.to_matrix(), u @ u.T @ W, atol=1e-10)
+
+
+def test_exact_bonds_show_the_rank_in_the_metric() -> None:
+    W, H = sample(12, 16)
+    P = np.diag([1.0] * 5 + [0.0] * 11)
+    m = tn.mpo(W, ((12, 1), (1, 16)), metric=P @ H @ P)
+    assert m.bond_dims == (1, 5, 1)
+    assert m.certificate.relative_error < 1e-12
+    single = tn.mpo(W.astype(np.float32), ((12, 1), (1, 16)), metric=P @ H @ P)
+    assert single.bond_dims == (1, 5, 1)
+    full = tn.mpo(W, ((12, 1), (1, 16)), metric=P @ H @ P, bonds="full", max_bond=9)
+    assert full.bond_dims == (1, 9, 1)
+
+
+def test_a_zero_metric_asks_for_nothing() -> None:
+    W, _ = sample(12, 16)
+    for shape in (((12, 1), (1, 16)), ((3, 4), (4, 4))):
+        m = tn.mpo(W, shape, metric=np.zeros((16, 16)), rtol=0.1)
+        assert m.bond_dims == (1, 1, 1)
+        assert m.certificate.relative_error == 0.0
+
+
+# -- several sites share the columns: alternating least squares
+
+
+@pytest.mark.parametrize("shape", [2, 3, 5, ((6, 4), (2, 18))])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_sweeps_lower_the_error_and_never_raise_it(shape: Any, library: str) -> None:
+    W, H = sample(24, 36)
+    given = (torch.tensor(W), torch.tensor(H)) if library == "torch" else (W, H)
+    m = tn.mpo(given[0], shape, metric=given[1], max_bond=4)
+    plain = tn.mpo(W, shape, bonds=m.bond_dims)
+    history = m.certificate.history
+    assert len(history) > 1
+    assert all(b <= a for a, b in zip(history, history[1:], strict=False))
+    assert m.certificate.relative_error < 0.95 * error_in(W, plain.to_matrix(), H)
+    assert abs(error_in(W, m.to_matrix(), H) - m.certificate.relative_error) < 1e-9
+    assert m.certificate.frobenius_error >= plain.certificate.relative_error - 1e-12
+    assert type(m.cores[0]) is type(given[0])
+
+
+def test_sweeps_find_a_network_that_is_there() -> None:
+    rng = np.random.default_rng(3)
+    layout = MatrixLayout((3, 2, 4), (2, 4, 3))
+    true = tn.MPO([rng.normal(size=s) for s in layout.core_shapes((1, 2, 2, 1))]).to_matrix()
+    _, H = sample(24, 24)
+    # Noise in inputs that hardly occur: invisible in the metric, not to a plain decomposition.
+    values, vectors = np.linalg.eigh(H)
+    H = (vectors * np.where(np.arange(24) < 4, 1e-12, values)) @ vectors.T
+    W = true + 2.0 * rng.normal(size=(24, 4)) @ vectors[:, :4].T
+    m = tn.mpo(W, layout, metric=H, bonds=(2, 2))
+    plain = tn.mpo(W, layout, bonds=(2, 2))
+    assert error_in(W, plain.to_matrix(), H) > 0.1
+    assert m.certificate.relative_error < 0.05
+
+
+@given(st.data(), layouts(max_size=300), st.sampled_from(["float32", "float64", "complex128"]))
+def test_the_certificate_is_what_a_dense_twin_measures(
+    data: Any, layout: MatrixLayout, dtype: str
+) -> None:
+    kinds = ("gaussian", "low_rank", "decaying", "identity", "zero", "one_entry", "repeated")
+    W = data.draw(tensors((layout.rows, layout.cols), dtype=dtype, kinds=kinds))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    X = rng.normal(size=(layout.cols, data.draw(st.integers(1, layout.cols))))
+    if dtype == "complex128":
+        X = X + 1j * rng.normal(size=X.shape)
+    H = X @ X.conj().T
+    m = tn.mpo(W, layout, metric=H, max_bond=data.draw(st.integers(1, 4)))
+    c = m.certificate
+    S = root(H)
+    wide = W.astype("complex128")
+    found = contract_wide(m.cores, layout)
+    norm, missing = np.linalg.norm(wide @ S), np.linalg.norm((wide - found) @ S)
+    assert missing <= (c.relative_error + 1e-6) * norm + 1e-9
+    assert abs(missing - c.relative_error * norm) <= 1e-6 * norm + 1e-9
+    assert all(b <= a for a, b in zip(c.history, c.history[1:], strict=False))
+    assert c.lower_bound <= c.relative_error + 1e-6
+    assert m.cores[0].dtype == W.dtype
+
+
+@given(st.data(), layouts(max_size=200))
+def test_an_identity_metric_does_what_no_metric_does_or_better(
+    data: Any, layout: MatrixLayout
+) -> None:
+    W = data.draw(tensors((layout.rows, layout.cols), kinds=("gaussian", "decaying", "low_rank")))
+    bond = data.draw(st.integers(1, 4))
+    m = tn.mpo(W, layout, metric=np.eye(layout.cols), max_bond=bond)
+    plain = tn.mpo(W, layout, max_bond=bond)
+    assert m.certificate.relative_error <= plain.certificate.relative_error + 1e-9
+    assert abs(m.certificate.frobenius_error - m.certificate.relative_error) < 1e-9
+
+
+@given(st.data(), layouts(max_size=200), st.floats(0.02, 0.9))
+def test_rtol_is_a_promise_in_the_metric(data: Any, layout: MatrixLayout, rtol: float) -> None:
+    W = data.draw(
+        tensors((layout.rows, layout.cols), dtype="float32", kinds=("gaussian", "decaying"))
+    )
+    _, H = sample(1, layout.cols, seed=data.draw(st.integers(0, 99)))
+    m = tn.mpo(W, layout, metric=H, rtol=rtol)
+    assert error_in(W, m.to_matrix(), H) <= rtol * (1 + 1e-6)
+
+
+def test_rtol_takes_fewer_parameters_than_without_the_metric() -> None:
+    W, H = sample(48, 48)
+    for shape in (((48, 1), (1, 48)), 3):
+        plain = tn.mpo(W, shape, rtol=0.3)
+        assert tn.mpo(W, shape, metric=H, rtol=0.3).n_params < plain.n_params
+
+
+# -- what comes with it
+
+
+@pytest.mark.parametrize("gauge", ["central", "left", "right", "symmetric"])
+def test_gauges_change_no_error(gauge: Any) -> None:
+    W, H = sample(24, 36)
+    a = tn.mpo(W, 3, metric=H, max_bond=5, gauge=gauge)
+    b = tn.mpo(W, 3, metric=H, max_bond=5)
+    assert a.center == {"central": 1, "left": 2, "right": 0, "symmetric": None}[gauge]
+    np.testing.assert_allclose(a.to_matrix(), b.to_matrix(), atol=1e-10)
+
+
+def test_exact_decompositions_are_the_plain_ones() -> None:
+    W, H = sample(24, 36)
+    for options in ({}, {"bonds": "full"}, {"gauge": "identity"}, {"max_bond": 10**6}):
+        a, b = tn.mpo(W, 3, metric=H, **options), tn.mpo(W, 3, **options)
+        assert all(np.array_equal(x, y) for x, y in zip(a.cores, b.cores, strict=True))
+        assert a.certificate.relative_error < 1e-14
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_narrow_types_are_kept_and_metrics_of_any_type_go_with_them(dtype: str) -> None:
+    W, H = sample(24, 36)
+    W, H = torch.tensor(W, dtype=getattr(torch, dtype)), torch.tensor(H)
+    m = tn.mpo(W, 3, metric=H.to(torch.float32), max_bond=5)
+    assert m.dtype == W.dtype
+    assert (
+        abs(error_in(W.double(), m.to_matrix().double(), H) - m.certificate.relative_error) < 0.05
+    )
+    half = tn.mpo(W, 3, metric=H.to(torch.bfloat16), max_bond=5)
+    assert half.certificate.relative_error < 1.2 * m.certificate.relative_error
+
+
+def test_scale_of_matrix_and_metric_is_of_no_concern() -> None:
+    W, H = sample(24, 36)
+    errors = [
+        tn.mpo(a * W, 3, metric=b * H, max_bond=5).certificate.relative_error
+        for a, b in ((1.0, 1.0), (1e-150, 1e200), (1e120, 1e-290))
+    ]
+    np.testing.assert_allclose(errors, errors[0], rtol=1e-3)
+
+
+def test_strides_and_inputs_are_left_alone() -> None:
+    W, H = sample(24, 36)
+    backward, turned = W[::-1, ::-1], np.asfortranarray(H[::-1, ::-1])
+    copies = backward.copy(), turned.copy()
+    a = tn.mpo(backward, 3, metric=turned, max_bond=5)
+    b = tn.mpo(*copies[:1], 3, metric=copies[1], max_bond=5)
+    np.testing.assert_allclose(a.to_matrix(), b.to_matrix(), atol=1e-9)
+    assert np.array_equal(backward, copies[0])
+    assert np.array_equal(turned, copies[1])
+
+
+def test_the_metric_shows_in_prints_and_survives_files(tmp_path: Path) -> None:
+    W, H = sample(24, 36)
+    m = tn.mpo(W, 3, metric=H, max_bond=5)
+    c = m.certificate
+    assert isinstance(c, tn.MetricCertificate)
+    assert repr(m).endswith(f"relative error {c.relative_error:.3g} in the metric)")
+    assert f"relative_error={c.relative_error:.6g} in the metric" in repr(c)
+    assert f"frobenius_error={c.frobenius_error:.6g}" in repr(c)
+    text = str(c)
+    assert f"relative error   {c.relative_error:.6g} in the metric" in text
+    assert f"plain error      {c.frobenius_error:.6g} (Frobenius)" in text
+    assert f"then {c.sweeps} sweeps" in text
+    assert "best possible    unknown" in text
+    assert "at least" in str(tn.mpo(W, ((24, 1), (1, 36)), metric=H, max_bond=5).certificate)
+    tn.save(m, tmp_path / "m.safetensors")
+    again = tn.load(tmp_path / "m.safetensors").certificate
+    assert isinstance(again, tn.MetricCertificate)
+    assert again.history == c.history
+    assert again.relative_error == c.relative_error
+    assert again.upper_bound >= again.relative_error
+    moved = m.move_center(0).certificate
+    assert isinstance(moved, tn.MetricCertificate)
+
+
+def test_where_the_columns_sit() -> None:
+    assert column_site(MatrixLayout((4, 6), (1, 5))) == 1
+    assert column_site(MatrixLayout((4, 6), (1, 1))) == 1
+    assert column_site(MatrixLayout((4, 6), (2, 2))) is None
+
+
+# -- messages
+
+
+def message(W: Any, H: Any, error: type[Exception], **options: Any) -> str:
+    with pytest.raises(error) as caught:
+        tn.mpo(W, 2, metric=H, **options)
+    return str(caught.value)
+
+
+def test_messages_state_numbers() -> None:
+    W, H = sample(4, 6)
+    assert message(W, H[:5], ShapeError) == (
+        "metric must have shape (6, 6), one row and column for each column of W, got shape (5, 6)."
+    )
+    assert message(W, H[0], ShapeError).startswith("metric must have 2 dimensions, got shape (6,)")
+    skew = H.copy()
+    skew[0, 1] += 0.5 * np.linalg.norm(H)
+    assert re.search(
+        r"symmetric up to rounding .*transpose of 0\.\d+\. Take", message(W, skew, OptionError)
+    )
+    negative = np.diag([1.0, 1.0, 1.0, 1.0, -0.25, -1.0])
+    assert "got 2 negative eigenvalues, the least -1 (rounding" in message(W, negative, OptionError)
+    bad = H.copy()
+    bad[2, 3] = np.nan
+    assert "1 non-finite value, the first at index (2, 3)" in message(W, bad, NonFiniteError)
+    assert message(W, H + 0j, DTypeError) == (
+        "metric must be real where W is, got complex128. "
+        "Its real part weights real matrices in the same way: pass that."
+    )
+    assert message(W, torch.tensor(H), ArrayTypeError) == (
+        "metric must be of the library of W, got pytorch with a numpy W."
+    )
+    assert "an element type among" in message(W, np.eye(6, dtype=int), DTypeError)
+    assert "on the device of W, got meta with W on cpu" in message(
+        torch.tensor(W), torch.eye(6, device="meta"), ArrayTypeError
+    ) or "have data" in message(torch.tensor(W), torch.eye(6, device="meta"), ArrayTypeError)
+
+
+def test_what_does_not_go_together_is_said() -> None:
+    W, H = sample(4, 6)
+    text = message(torch.tensor(W), torch.tensor(H), OptionError, differentiable=True)
+    assert (
+        text
+        == "metric must be left out where gradients flow, got differentiable=True. Leave one of them out."
+    )
+    with pytest.raises(OptionError, match="metric must be left out for a 3-D W"):
+        tn.mpo(np.stack([W, W]), 2, metric=H)
+    with pytest.raises(OptionError, match="'identity' with limits"):
+        tn.mpo(W, 2, metric=H, gauge="identity", max_bond=1)
+
+
+def test_a_tolerance_that_the_caps_cannot_keep_is_refused_with_what_they_can() -> None:
+    W, H = sample(24, 36)
+    for shape in (3, ((24, 1), (1, 36))):
+        with pytest.raises(
+            ToleranceError, match=r"rtol must .* error|rtol must be at least"
+        ) as caught:
+            tn.mpo(W, shape, metric=H, rtol=0.01, max_bond=2)
+        assert re.search(r"0\.\d+", str(caught.value))
+    with pytest.raises(ToleranceError, match="be a number in"):
+        tn.mpo(W, 3, metric=H, rtol=2.0)
+
+
+def test_rounding_in_a_metric_is_forgiven() -> None:
+    W, H = sample(4, 6)
+    noisy = H + 1e-15 * np.random.default_rng(0).normal(size=H.shape)
+    assert tn.mpo(W, 2, metric=noisy, max_bond=1).certificate.relative_error > 0
+    low = (H[:, :1] @ H[:1]).astype(np.float32)  # rank 1: eigenvalues of either sign by rounding
+    assert tn.mpo(W, 2, metric=(low + low.T) / 2, max_bond=1).certificate.relative_error < 1
