@@ -1,14 +1,13 @@
 """The decomposition of many matrices of one shape, with common bonds.
 
-On the host every matrix goes through the sweep of a single one, which is as fast as a loop can
-be; on a device whole stacks go through stacked linear algebra. Either way a first pass finds
-what the most demanding matrix needs, and only matrices that kept less go through a second one.
+On the host every matrix goes through the decomposition of a single one, which is as fast as a
+loop can be; on a device whole stacks go through stacked linear algebra. A matrix that needs
+less than the most demanding one is filled up: isometric cores stay so, the rest is zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +18,13 @@ from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
 from tensornet.layout import MatrixLayout
-from tensornet.limits import DOUBLE, certify, make_limits, within
-from tensornet.single import Request, decompose_tensor, requested_caps
+from tensornet.limits import DOUBLE, certify, make_limits
+from tensornet.single import Made, Request, decompose_tensor, requested_caps
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
-from tensornet.stack_storage import NearOne, Numbers, narrowed_stack, near_one
+from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
 from tensornet.storage import in_double
-from tensornet.sweep import Swept, sweep
-from tensornet.truncation import Limits
+from tensornet.sweep import Swept
 from tensornet.typing import Array, Cores
 
 # Elements of a stack that are worked on at once: half a gigabyte in double precision.
@@ -40,20 +38,18 @@ class _Job(NamedTuple):
     request: Request
     dtype: str
     backend: Backend
-    stacked: bool
 
 
 class _Part(NamedTuple):
-    """Some of the matrices, done: cores (batch, left, site, right) and what is known of them.
-
-    ``met`` is whether all of them keep the tolerance, if there is one.
-    """
+    """Some of the matrices, done: cores (batch, left, site, right) and what is known of them."""
 
     cores: Cores
     center: int | None
     certificates: list[Certificate]
-    bonds: tuple[int, ...]
-    met: bool
+
+    @property
+    def bonds(self) -> tuple[int, ...]:
+        return (*(int(core.shape[1]) for core in self.cores), 1)
 
 
 def single_only(**asked: bool) -> None:
@@ -74,34 +70,91 @@ def decompose_batch(
     """Return the MPOs, with common bonds, of finite matrices (batch, rows, cols).
 
     The bonds are what the most demanding matrix needs under the request. ``stacked`` says
-    whether stacked linear algebra is used; by default where it is faster.
+    whether stacked linear algebra is used; by default on devices.
 
     Raises
     ------
     BondError, OptionError, ToleranceError
         As for a single matrix; the matrix that cannot keep the tolerance is named.
     """
-    if request.gauge == "identity":
-        return _without_arithmetic(matrices, layout, request, backend)
-    caps, forced = requested_caps(layout.site_dims, request)
+    job = _Job(layout, request, dtype_name(matrices), backend)
     if stacked is None:
-        # With a tolerance all matrices see each spectrum once; a second pass would cost another.
-        stacked = "cpu" not in backend.place(matrices).lower() or request.rtol is not None
-    job = _Job(layout, request, dtype_name(matrices), backend, stacked)
-    pieces = _pieces(matrices, stacked)
-    parts = [_decompose(piece, caps, forced, job) for piece in pieces]
+        stacked = "cpu" not in backend.place(matrices).lower()
+    if stacked and request.gauge != "identity" and int(matrices.shape[0]) > 1:
+        parts = [_stacked(piece, job) for piece in _pieces(matrices)]
+    else:
+        parts = [_one_by_one(matrices, job)]
     common = _most(part.bonds for part in parts)
-    again = [k for k, part in enumerate(parts) if part.bonds != common or not part.met]
-    while again:
-        for k in again:
-            parts[k] = _decompose(pieces[k], common, True, job)
-        # Larger bonds at one place may move weight to another, if hardly ever: give more room.
-        room = zip(common, caps, strict=True)
-        common = (
-            common if all(p.met for p in parts) else tuple(min(b + 1 + b // 16, c) for b, c in room)
+    return _assembled([_with_bonds(part, common, job) for part in parts], job)
+
+
+def _pieces(matrices: Array) -> list[Array]:
+    n = int(matrices.shape[0])
+    size = max(1, _AT_ONCE * n // n_elements(matrices))
+    return [matrices[start : start + size] for start in range(0, n, size)]
+
+
+def _one_by_one(matrices: Array, job: _Job) -> _Part:
+    made = [_single(matrix, k, job) for k, matrix in enumerate(matrices)]
+    common = _most((*(int(core.shape[0]) for core in one.cores), 1) for one in made)
+    center = made[0].center
+    chains = [filled_up(one.cores, common, center, job.backend) for one in made]
+    certificates = [one.certificate for one in made]
+    made.clear()
+    cores = []
+    for k in range(job.layout.n_sites):
+        cores.append(job.backend.tl.stack([chain[k] for chain in chains]))
+        chains = [(*chain[:k], None, *chain[k + 1 :]) for chain in chains]  # frees their memory
+    part = _Part(tuple(cores), center, certificates)
+    return _inside(part, matrices, job) if job.layout.padded else part
+
+
+def _single(matrix: Array, k: int, job: _Job) -> Made:
+    try:
+        return decompose_tensor(job.layout.fold(matrix), job.request, job.backend)
+    except ToleranceError as error:
+        raise ToleranceError(f"W[{k}]: {error}") from None
+
+
+def _stacked(matrices: Array, job: _Job) -> _Part:
+    """Return the decomposition of some matrices by stacked linear algebra."""
+    backend, layout, request = job.backend, job.layout, job.request
+    caps, forced = requested_caps(layout.site_dims, request)
+    folded = fold_stack(matrices, layout, backend)
+    data = near_one(backend.cast(folded, work_dtype(job.dtype)), backend)
+    limits = [
+        make_limits(caps, request.rtol, job.dtype, float(w), forced=forced) for w in data.weights
+    ]
+    swept = sweep_stack(data.tensors, limits, backend, narrow=job.dtype not in DOUBLE)
+    kept = [r.kept(record.discarded) for r, record in zip(limits, swept.records, strict=True)]
+    if request.rtol is not None and not all(kept):
+        return _one_by_one(matrices, job)
+    cores, center = _gauged(swept, job)
+    factors = _factors(layout.n_sites, center, data.scales)
+    stored, storage = narrowed_stack(cores, job.dtype, backend, factors)
+    certificates = [
+        certify(Swept(cores, swept.center, record), float(weight), float(error), float(scale))
+        for record, weight, error, scale in zip(
+            swept.records, data.weights, storage, data.scales, strict=True
         )
-        again = [k for k, part in enumerate(parts) if part.bonds != common]
-    return _assembled(parts, job)
+    ]
+    part = _Part(stored, center, certificates)
+    return _inside(part, matrices, job) if layout.padded else part
+
+
+def _most(bonds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(max(column) for column in zip(*bonds, strict=True))
+
+
+def _with_bonds(part: _Part, bonds: tuple[int, ...], job: _Job) -> _Part:
+    if part.bonds == bonds:
+        return part
+    batch, stack = int(part.cores[0].shape[0]), job.backend.tl.stack
+    each = [
+        filled_up(tuple(core[k] for core in part.cores), bonds, part.center, job.backend)
+        for k in range(batch)
+    ]
+    return part._replace(cores=tuple(stack(list(cores)) for cores in zip(*each, strict=True)))
 
 
 def _assembled(parts: Sequence[_Part], job: _Job) -> MPOBatch:
@@ -112,78 +165,6 @@ def _assembled(parts: Sequence[_Part], job: _Job) -> MPOBatch:
         cores = tuple(job.backend.tl.concatenate(list(stack), axis=0) for stack in stacks)
     split = split_stack(cores, job.layout, job.backend)
     return MPOBatch._from(split, job.layout, parts[0].center, certificates)
-
-
-def _pieces(matrices: Array, stacked: bool) -> list[Array]:
-    n = int(matrices.shape[0])
-    size = max(1, _AT_ONCE * n // n_elements(matrices)) if stacked else 1
-    return [matrices[start : start + size] for start in range(0, n, size)]
-
-
-def _decompose(matrices: Array, caps: tuple[int, ...], forced: bool, job: _Job) -> _Part:
-    """Return the decomposition of some matrices under caps, or at exactly the caps."""
-    backend, layout, rtol = job.backend, job.layout, job.request.rtol
-    folded = fold_stack(matrices, layout, backend)
-    data = near_one(backend.cast(folded, work_dtype(job.dtype)), backend)
-    limits = [make_limits(caps, rtol, job.dtype, float(w), forced=forced) for w in data.weights]
-    swept = _sweep(data.tensors, limits, job)
-    bonds = (*(int(core.shape[1]) for core in swept.cores), 1)
-    met = True
-    if rtol is not None:
-        met, bonds = _needed(swept, bonds, data, limits, job)
-    cores, center = _gauged(swept, job)
-    factors = _factors(layout.n_sites, center, data.scales)
-    stored, storage = narrowed_stack(cores, job.dtype, backend, factors)
-    certificates = [
-        certify(Swept(cores, swept.center, record), float(weight), float(error), float(scale))
-        for record, weight, error, scale in zip(
-            swept.records, data.weights, storage, data.scales, strict=True
-        )
-    ]
-    if layout.padded:
-        certificates = _inside(certificates, stored, matrices, job)
-    return _Part(stored, center, certificates, bonds, met)
-
-
-def _sweep(tensors: Array, limits: Sequence[Limits], job: _Job) -> SweptStack:
-    if job.stacked:
-        return sweep_stack(tensors, limits, job.backend, narrow=job.dtype not in DOUBLE)
-    one = sweep(tensors[0], limits[0], job.backend)
-    return SweptStack(tuple(core[None] for core in one.cores), one.center, [one.record])
-
-
-def _needed(
-    swept: SweptStack, bonds: tuple[int, ...], data: NearOne, limits: Sequence[Limits], job: _Job
-) -> tuple[bool, tuple[int, ...]]:
-    """Return whether all matrices keep the tolerance, and the bonds with which they do.
-
-    Raises
-    ------
-    ToleranceError
-        If one cannot under the caps.
-    """
-    met = True
-    for k, (record, limit) in enumerate(zip(swept.records, limits, strict=True)):
-        if limit.kept(record.discarded):
-            continue
-        met = False
-        if limit.forced:
-            continue
-        run = partial(_sweep_one, data.tensors[k], job.backend)
-        try:
-            own = within(limit, run, job.request.rtol, float(data.weights[k]))
-        except ToleranceError as error:
-            raise ToleranceError(f"W[{k}]: {error}") from None
-        bonds = _most([bonds, (*(int(core.shape[0]) for core in own.cores), 1)])
-    return met, bonds
-
-
-def _sweep_one(tensor: Array, backend: Backend, rule: Limits) -> Swept:
-    return sweep(tensor, rule, backend)
-
-
-def _most(bonds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(max(column) for column in zip(*bonds, strict=True))
 
 
 def _gauged(swept: SweptStack, job: _Job) -> tuple[Cores, int | None]:
@@ -210,25 +191,13 @@ def _factors(n: int, center: int | None, scales: Numbers) -> list[Numbers | None
     return factors
 
 
-def _inside(
-    certificates: Sequence[Certificate], cores: Cores, matrices: Array, job: _Job
-) -> list[Certificate]:
-    """Return the certificates of padded matrices, with errors measured without the padding."""
-    backend, (_, wide) = job.backend, in_double(cores)
+def _inside(part: _Part, matrices: Array, job: _Job) -> _Part:
+    """Return the part with certificates for padded matrices: errors without the padding."""
+    backend, (_, wide) = job.backend, in_double(part.cores)
     rebuilt = contract_stack(split_stack(wide, job.layout, backend), job.layout, backend)
     exact = backend.cast(matrices, work_dtype(job.dtype))
-    return [
+    certificates = [
         without_padding(certificate, relative_distance(rebuilt[k], exact[k]))
-        for k, certificate in enumerate(certificates)
+        for k, certificate in enumerate(part.certificates)
     ]
-
-
-def _without_arithmetic(
-    matrices: Array, layout: MatrixLayout, request: Request, backend: Backend
-) -> MPOBatch:
-    made = [decompose_tensor(layout.fold(matrix), request, backend) for matrix in matrices]
-    cores = tuple(
-        backend.tl.stack(list(stack)) for stack in zip(*(m.cores for m in made), strict=True)
-    )
-    certificates = tuple(m.certificate for m in made)
-    return MPOBatch._from(split_stack(cores, layout, backend), layout, made[0].center, certificates)
+    return part._replace(certificates=certificates)

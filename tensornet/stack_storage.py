@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, is_complex, work_dtype
+from tensornet.backend import Backend, dtype_name, is_complex, work_dtype
 from tensornet.errors import ToleranceError, complaint
-from tensornet.storage import narrowed, scaled, weight
 from tensornet.typing import Array, Cores
 
 Numbers = np.ndarray[Any, Any]
@@ -37,9 +36,6 @@ def squared_norms(stack: Array, backend: Backend) -> Numbers:
 def near_one(stack: Array, backend: Backend) -> NearOne:
     """Return a stack in double precision with every array scaled as :func:`storage.scaled` does."""
     batch = int(stack.shape[0])
-    if batch == 1:
-        scale, one = scaled(stack[0], backend)
-        return NearOne(one[None], np.array([scale]), np.array([weight(one, backend)]))
     flat = backend.tl.reshape(backend.tl.abs(stack), (batch, -1))
     largest = backend.numbers(backend.tl.max(flat, axis=1))
     scales = np.array([_power_of_four(float(x)) for x in largest])
@@ -77,11 +73,6 @@ def narrowed_stack(
     ToleranceError
         If a core has entries beyond the range of the element type.
     """
-    if int(cores[0].shape[0]) == 1:
-        single = tuple(core[0] for core in cores)
-        plain = [1.0 if factor is None else float(factor[0]) for factor in factors]
-        narrow, error = narrowed(single, dtype, backend, plain)
-        return tuple(core[None] for core in narrow), np.array([error])
     stored, squares = [], np.zeros(int(cores[0].shape[0]))
     for k, (core, factor) in enumerate(zip(cores, factors, strict=True)):
         full = core if factor is None else core * backend.like(factor[:, None, None, None], core)
@@ -99,3 +90,34 @@ def narrowed_stack(
             squares += squared_norms(back - core, backend) / np.where(weights > 0, weights, 1.0)
         stored.append(backend.own(small))
     return tuple(stored), np.sqrt(squares)
+
+
+def filled_up(cores: Cores, bonds: tuple[int, ...], center: int | None, backend: Backend) -> Cores:
+    """Return cores (left, site, right) of the same network with n + 1 larger bonds.
+
+    Isometric cores, those left and right of ``center``, get further orthonormal vectors, which
+    meet zeros in the center; without a center everything new is zero.
+    """
+    if (*(int(core.shape[0]) for core in cores), 1) == bonds:
+        return cores
+    wide = []
+    for k, core in enumerate(cores):
+        left, site, right = (int(d) for d in core.shape)
+        host = backend.numbers(backend.cast(core, work_dtype(dtype_name(core))))
+        new = np.zeros((bonds[k], site, bonds[k + 1]), dtype=host.dtype)
+        new[:left, :, :right] = host
+        if center is not None and k < center:
+            new = _with_columns(new.reshape(-1, bonds[k + 1]), right).reshape(new.shape)
+        elif center is not None and k > center:
+            flat = new.reshape(bonds[k], -1).conj().T
+            new = _with_columns(flat, left).conj().T.reshape(new.shape)
+        wide.append(backend.own(backend.cast(backend.like(new, core), dtype_name(core))))
+    return tuple(wide)
+
+
+def _with_columns(a: Numbers, known: int) -> Numbers:
+    """Return a matrix whose columns after the first ``known``, orthonormal ones are so too."""
+    if known == a.shape[1]:
+        return a
+    basis = np.linalg.qr(a[:, :known], mode="complete")[0]
+    return np.concatenate([a[:, :known], basis[:, known : a.shape[1]]], axis=1)

@@ -195,22 +195,6 @@ def test_a_tolerance_is_kept_by_all(stacked):
         assert batch.certificates[0].relative_error < 0.05
 
 
-def test_larger_bonds_that_miss_the_tolerance_grow(monkeypatch):
-    W, layout = gaussian(2), tn.matrix_layout(24, 36, SITES)
-    seen = []
-    true_needed = batches._needed
-
-    def needed(swept, bonds, data, limits, job):
-        met, found = true_needed(swept, bonds, data, limits, job)
-        seen.append(found)
-        return met and len(seen) > 2, found
-
-    monkeypatch.setattr(batches, "_needed", needed)
-    batch = decompose(W, layout, stacked=True, rtol=0.3)
-    assert seen[0] == seen[1]
-    assert all(b > a for a, b in zip(seen[1][2:-1], batch.bond_dims[2:-1], strict=True))
-
-
 def test_caps_that_forbid_the_tolerance_name_the_matrix():
     W = np.stack([np.ones((24, 36)), gaussian(1)[0]])
     with pytest.raises(tn.errors.ToleranceError, match=r"^W\[1\]: rtol must be at least 0\.\d+ "):
