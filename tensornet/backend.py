@@ -46,7 +46,7 @@ class Backend:
     like: Callable[[np.ndarray[Any, Any], Array], Array]
     matrix_transpose: Callable[[Array], Array]
     split_complex: Callable[[Array], Array]
-    join_complex: Callable[[Array], Array]
+    made: Callable[[np.ndarray[Any, Any], str], Array]
     no_convergence: type[Exception]
     first_order: Callable[[Array], Array] = lambda a: a
 
@@ -248,7 +248,7 @@ def _numpy_backend(tl: Any) -> Backend:
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
         split_complex=lambda a: np.stack([a.real, a.imag], axis=-1),
-        join_complex=lambda a: a[..., 0] + 1j * a[..., 1],
+        made=lambda values, _: values,
         no_convergence=np.linalg.LinAlgError,
     )
 
@@ -274,6 +274,11 @@ def _torch_backend(tl: Any) -> Backend:
         def backward(_: Any, gradient: Array) -> Array:
             return gradient
 
+    def made(values: np.ndarray[Any, Any], dtype: str) -> Array:
+        if dtype == "bfloat16":  # its bits
+            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(values)
+
     def own(a: Array) -> Array:
         return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
@@ -292,7 +297,7 @@ def _torch_backend(tl: Any) -> Backend:
         like=lambda values, a: torch.as_tensor(values, device=a.device),
         matrix_transpose=lambda a: a.transpose(-1, -2),
         split_complex=torch.view_as_real,
-        join_complex=torch.view_as_complex,
+        made=made,
         no_convergence=getattr(torch.linalg, "LinAlgError"),  # noqa: B009 - not in torch's types
         first_order=FirstOrder.apply,
     )
@@ -310,6 +315,10 @@ def _jax_backend(tl: Any) -> Backend:
         with jax.enable_x64(True):  # an element type is kept, never silently narrowed
             return jax.device_put(values, None if traced(a) else min(a.devices(), key=str))
 
+    def made(values: np.ndarray[Any, Any], dtype: str) -> Array:
+        with jax.enable_x64(True):
+            return jax.device_put(values.view(jnp.bfloat16) if dtype == "bfloat16" else values)
+
     return Backend(
         name="jax",
         tl=tl,
@@ -324,7 +333,7 @@ def _jax_backend(tl: Any) -> Backend:
         like=like,
         matrix_transpose=lambda a: jnp.swapaxes(a, -1, -2),
         split_complex=lambda a: jnp.stack([a.real, a.imag], axis=-1),
-        join_complex=lambda a: jax.lax.complex(a[..., 0], a[..., 1]),
+        made=made,
         no_convergence=np.linalg.LinAlgError,
     )
 

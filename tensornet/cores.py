@@ -17,7 +17,13 @@ from tensornet.typing import Array, Cores
 
 
 def validate(cores: object, n_dims: int) -> Cores:
-    """Return cores as a tuple after checking that they form a chain."""
+    """Return cores as a tuple after checking that they form a chain; numpy ones are copied."""
+    inspect(cores, n_dims)
+    return seal(tuple(_own_numpy(core) for core in cores))  # type: ignore[attr-defined]
+
+
+def inspect(cores: object, n_dims: int) -> None:
+    """Raise unless cores form a chain of finite numbers."""
     if isinstance(cores, str) or not isinstance(cores, Sequence) or not cores:
         raise ShapeError(complaint("cores", "be a sequence of at least one array", describe(cores)))
     for k, core in enumerate(cores):
@@ -26,15 +32,15 @@ def validate(cores: object, n_dims: int) -> Cores:
         if dtype_name(core) != dtype_name(cores[0]):
             expected = f"have the first core's element type {dtype_name(cores[0])}"
             raise DTypeError(complaint(f"cores[{k}]", expected, dtype_name(core)))
-    _check_bonds(cores)
-    return seal(tuple(_own_numpy(core) for core in cores))
+    check_bonds(cores)
 
 
 def _own_numpy(core: Array) -> Array:
     return np.array(core, order="C", copy=True) if isinstance(core, np.ndarray) else core
 
 
-def _check_bonds(cores: Sequence[Array]) -> None:
+def check_bonds(cores: Sequence[Array]) -> None:
+    """Raise BondError unless neighbouring bonds agree and the outer ones are 1."""
     for name, bond in (("first", cores[0].shape[0]), ("last", cores[-1].shape[-1])):
         if int(bond) != 1:
             raise BondError(complaint("cores", f"have 1 as {name} bond", int(bond)))

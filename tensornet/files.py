@@ -76,6 +76,31 @@ def read(path: str | os.PathLike[str]) -> bytes:
         raise _refused("path", "be a file that can be read", path, error) from error
 
 
+def read_header(path: str | os.PathLike[str]) -> bytes:
+    """Return the first bytes of a safetensors file: the length of its header, and the header.
+
+    Raises
+    ------
+    FileAccessError
+        If there is no such file or it cannot be read.
+    FileFormatError
+        If the file is shorter than its header claims to be.
+    """
+    try:
+        target = Path(path)
+        if not target.is_file():
+            raise FileAccessError(complaint("path", "be an existing file", target))
+        with target.open("rb") as file:
+            length = file.read(8)
+            size = int.from_bytes(length, "little")
+            header = file.read(size) if size <= target.stat().st_size else b""
+    except (OSError, ValueError) as error:
+        raise _refused("path", "be a file that can be read", path, error) from error
+    if len(header) < size or not size:
+        raise _no_safetensors()
+    return length + header
+
+
 def _refused(argument: str, expected: str, path: object, error: Exception) -> Exception:
     if isinstance(error, FileAccessError):
         return error
@@ -121,14 +146,27 @@ def checked_record(blob: bytes) -> dict[str, Any]:
     FileFormatError
         If there is none, or the file was changed or damaged after it was written.
     """
-    metadata = parts(blob)[0].get("__metadata__", {})
+    header = parts(blob)[0]
+    record = record_in(header)
+    if digest(blob) != header["__metadata__"][CHECKSUM]:
+        remedy = "Save the network again."
+        raise FileFormatError(complaint("path", "be undamaged", "another checksum", remedy))
+    return record
+
+
+def record_in(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the record in a header; nothing is verified.
+
+    Raises
+    ------
+    FileFormatError
+        If there is none.
+    """
+    metadata = header.get("__metadata__", {})
     if RECORD not in metadata or CHECKSUM not in metadata:
         remedy = "Plain weights are read with safetensors and decomposed with tn.mpo."
         given = "a file without its record"
         raise FileFormatError(complaint("path", "be written by tensornet.save", given, remedy))
-    if digest(blob) != metadata[CHECKSUM]:
-        remedy = "Save the network again."
-        raise FileFormatError(complaint("path", "be undamaged", "another checksum", remedy))
     try:
         record = json.loads(metadata[RECORD])
     except (TypeError, ValueError, RecursionError) as error:
