@@ -11,12 +11,13 @@ from typing import Any
 
 from tensornet.accounting import storage_key
 from tensornet.backend import backend_of, dtype_name, is_complex
-from tensornet.certificate import Certificate
+from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.checks import array
 from tensornet.cores import check_bonds, inspect
 from tensornet.errors import DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.network import MPO, TensorTrain
+from tensornet.record_checks import METRIC_NUMBERS
 from tensornet.stack import MPOBatch
 from tensornet.typing import Array
 
@@ -155,12 +156,16 @@ def _layout(factors: list[Any], record: dict[str, Any]) -> MatrixLayout:
 
 
 def _certificate_record(certificate: Certificate) -> dict[str, Any]:
-    return {
+    saved: dict[str, Any] = {
         "norm": certificate.norm,
         "discarded_share": list(certificate.discarded_share),
         "storage_error": certificate.storage_error,
         "padding_share": certificate.padding_share,
     }
+    if isinstance(certificate, MetricCertificate):
+        measured = {name: getattr(certificate, name) for name in METRIC_NUMBERS}
+        saved["metric"] = {**measured, "history": list(certificate.history)}
+    return saved
 
 
 def _certificate_from(saved: dict[str, Any] | None) -> Certificate | None:
@@ -169,10 +174,14 @@ def _certificate_from(saved: dict[str, Any] | None) -> Certificate | None:
 
 def _certificate_of(saved: dict[str, Any]) -> Certificate:
     """Return the certificate of a checked record, without spectra."""
-    return Certificate(
-        norm=saved["norm"],
-        discarded_share=tuple(saved["discarded_share"]),
-        storage_error=saved["storage_error"],
-        singular_values=(None,) * len(saved["discarded_share"]),
-        padding_share=saved["padding_share"],
-    )
+    common = {
+        "norm": saved["norm"],
+        "discarded_share": tuple(saved["discarded_share"]),
+        "storage_error": saved["storage_error"],
+        "singular_values": (None,) * len(saved["discarded_share"]),
+        "padding_share": saved["padding_share"],
+    }
+    if "metric" not in saved:
+        return Certificate(**common)
+    measured = {name: saved["metric"][name] for name in METRIC_NUMBERS}
+    return MetricCertificate(**common, **measured, history=tuple(saved["metric"]["history"]))

@@ -11,6 +11,7 @@ from typing import Any
 from tensornet.errors import FileFormatError, complaint
 
 LIBRARIES = ("numpy", "torch", "jax")
+METRIC_NUMBERS = ("metric_error", "frobenius_error", "least_error")
 _CHAINS = ("MPO", "TensorTrain")
 
 
@@ -87,6 +88,9 @@ def _are_certificates(value: object, n_bonds: int) -> bool:
 def _is_certificate(value: object, n_bonds: int) -> bool:
     if not isinstance(value, dict):
         return False
+    if "metric" in value and not _is_metric(value["metric"]):
+        return False
+    n_bonds = 0 if "metric" in value else n_bonds  # no bond has a share of an error in a metric
     shares, padding = value.get("discarded_share"), value.get("padding_share", "missing")
     return (
         _is_share(value.get("norm"))
@@ -96,3 +100,10 @@ def _is_certificate(value: object, n_bonds: int) -> bool:
         and len(shares) == n_bonds
         and all(_is_share(share) for share in shares)
     )
+
+
+def _is_metric(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("history"), list):
+        return False
+    numbers = [*(value.get(name) for name in METRIC_NUMBERS), *value["history"]]
+    return all(_is_share(number) for number in numbers)

@@ -281,3 +281,25 @@ def test_files_of_the_first_version_are_the_same(path):
     record = json.loads(header["__metadata__"][files.RECORD])
     assert record["version"] == 1
     assert "networks" not in record
+
+
+def in_metric(path):
+    half = np.random.default_rng(1).normal(size=(24, 30))
+    m = tn.mpo(W.astype("float64"), SITES, metric=half @ half.T, max_bond=3)
+    tn.save(m, path)
+    return m
+
+
+def test_certificates_in_a_metric_are_kept(path):
+    m = in_metric(path)
+    back = tn.load(path).certificate
+    assert isinstance(back, tn.MetricCertificate)
+    for name in ("relative_error", "frobenius_error", "history", "lower_bound", "norm"):
+        assert getattr(back, name) == getattr(m.certificate, name)
+
+
+@pytest.mark.parametrize("metric", [None, {}, {"history": 3}, {"history": ["a"]}])
+def test_forged_certificates_in_a_metric(path, metric):
+    forged(in_metric(path), path, lambda r, c: r["certificate"].update(metric=metric))
+    with pytest.raises(tn.errors.FileFormatError, match="certificate must have a possible value"):
+        tn.load(path)
