@@ -45,6 +45,8 @@ def test_layers_on_another_device_than_their_bank(tmp_path):
 
 
 @two_devices
+# The threads that DataParallel starts have no CUDA context until their first product.
+@pytest.mark.filterwarnings("ignore:.*Attempting to run cuBLAS:UserWarning")
 @pytest.mark.parametrize("training", [True, False])
 def test_replicas_on_two_devices(training):
     model = shared_bert(adapter_rank=2).cuda().train(training)
@@ -62,6 +64,8 @@ def test_replicas_on_two_devices(training):
         model.cuda()
 
 
+# Reentrant checkpointing says so of every forward without gradient.
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputed_layers(reentrant):
     plain = shared_bert(adapter_rank=2).cuda().train()
