@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.testing import assert_close, layouts, matrices
+from tensornet.testing import assert_close, assert_isometric, layouts, matrices
 
 torch = pytest.importorskip("torch")
 
@@ -137,6 +137,8 @@ def test_cut_through_a_gap(values, kept):
         (16, 16, 4, {"bonds": "full", "max_bond": 5}),
         (2, 60, ((2, 1, 1), (1, 4, 15)), {"max_bond": 2}),
         (60, 2, ((30, 2), (1, 2)), {"max_bond": 1}),
+        (36, 1, ((2, 2, 9), (1, 1, 1)), {"bonds": [1, 2]}),  # a tall unfolding after a cut
+        (36, 1, ((2, 2, 9), (1, 1, 1)), {"bonds": [1, 1]}),
         (5, 7, 1, {}),
     ],
 )
@@ -229,6 +231,15 @@ def test_values_are_those_of_the_plain_decomposition():
         assert m.center is None
         assert m.certificate is None
         assert plain.certificate is not None
+
+
+def test_the_gauge_is_the_one_promised_where_nothing_requires_a_gradient():
+    W = torch.as_tensor(np.random.default_rng(0).normal(size=(24, 36))).to(torch.complex128)
+    m = tn.mpo(W, 4, max_bond=7, differentiable=True)
+    assert m.certificate.relative_error == tn.mpo(W, 4, max_bond=7).certificate.relative_error
+    for k, core in enumerate(m.cores):
+        if k != m.center:
+            assert_isometric(core, "left" if k < m.center else "right")
 
 
 def test_noncontiguous_and_part_of_a_larger_graph():

@@ -303,3 +303,33 @@ def test_forged_certificates_in_a_metric(path, metric):
     forged(in_metric(path), path, lambda r, c: r["certificate"].update(metric=metric))
     with pytest.raises(tn.errors.FileFormatError, match="certificate must have a possible value"):
         tn.load(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"shape": [1, 4, 4, 3]}, "hold a whole tensor 'core.0'"),
+        ({"shape": [-1, 4, -8, 1]}, "hold a whole tensor 'core.0'"),
+        ({"shape": ["a"]}, "describe a tensor 'core.0' of a known type"),
+        ({"dtype": "I32"}, "describe a tensor 'core.0' of a known type"),
+        ({"data_offsets": [0, 10**9]}, "hold a whole tensor 'core.0'"),
+        ({"data_offsets": [10**9, 10**9 + 32]}, "hold a whole tensor 'core.0'"),
+        ({"data_offsets": [-32, 0]}, "hold a whole tensor 'core.0'"),
+        ({"data_offsets": [0]}, "describe a tensor 'core.0' of a known type"),
+    ],
+)
+@pytest.mark.parametrize("mmap", [False, True])
+def test_forged_headers(path, entry, text, mmap):
+    tn.save(tn.MPO([np.ones((1, 2, 4, 1), dtype="float32")]), path)
+    header, data = files.parts(path.read_bytes())
+    header["core.0"].update(entry)
+
+    def blob():
+        packed = json.dumps(header).encode()
+        return len(packed).to_bytes(8, "little") + packed + data
+
+    header["__metadata__"][files.CHECKSUM] = files.digest(blob())
+    path.write_bytes(blob())
+    with pytest.raises(tn.errors.FileFormatError) as caught:
+        tn.load(path, mmap=mmap)
+    assert text in str(caught.value)
