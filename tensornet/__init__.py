@@ -9,6 +9,8 @@ from tensornet import errors, interop
 from tensornet.accounting import Report
 from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.contract.chain import contract_matrix, contract_tensor
+from tensornet.contract.plan import Plan
+from tensornet.contract.planner import contract, plan
 from tensornet.decompose import mpo, tt
 from tensornet.factorize import factorize
 from tensornet.io import load, save
@@ -29,9 +31,11 @@ __all__ = [
     "Certificate",
     "MatrixLayout",
     "MetricCertificate",
+    "Plan",
     "Report",
     "TensorTrain",
     "account",
+    "contract",
     "contract_matrix",
     "contract_tensor",
     "errors",
@@ -40,6 +44,7 @@ __all__ = [
     "load",
     "matrix_layout",
     "mpo",
+    "plan",
     "save",
     "tt",
 ]

@@ -39,6 +39,20 @@ class DerivativeError(TensorNetError, ValueError):
     """A derivative that does not exist: that of a cut between equal singular values."""
 
 
+class MemoryLimitError(TensorNetError, ValueError):
+    """A limit on memory that no order of contraction keeps; says what the smallest peak is.
+
+    ``smallest_peak`` is that number of elements, or None.
+    """
+
+    def __init__(self, text: str, smallest_peak: int | None = None) -> None:
+        super().__init__(text, smallest_peak)
+        self.smallest_peak = smallest_peak
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class FileFormatError(TensorNetError, ValueError):
     """A file that is not a network written by tensornet, or a damaged one."""
 

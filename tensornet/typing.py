@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
@@ -32,3 +32,9 @@ ShapeSpec: TypeAlias = (
 
 Bonds: TypeAlias = "Literal['full'] | Integers | None"
 """``None``, ``"full"``, or the inner bonds (n - 1 values) or all bonds (n + 1 values)."""
+
+Equation: TypeAlias = "str | Sequence[Sequence[Hashable]]"
+"""``"ab,bc->ac"``, or a list of labels for each operand and one for the output."""
+
+Minimize: TypeAlias = Literal["multiply_adds", "peak", "traffic"]
+"""What a plan has the least of."""

@@ -1,0 +1,123 @@
+"""What is to be contracted: an equation and shapes, read once and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensornet.checks import describe, integers
+from tensornet.errors import ShapeError, complaint
+from tensornet.typing import Equation
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SURROGATES = range(0xD800, 0xE000)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A network: the labels of each operand and of the result, and every label's size.
+
+    Examples
+    --------
+    >>> read("ab,bc", ((2, 3), (3, 4))).equation
+    'ab,bc->ac'
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    sizes: tuple[tuple[str, int], ...]
+
+    @property
+    def equation(self) -> str:
+        """The equation with its output written out."""
+        return f"{','.join(self.inputs)}->{self.output}"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the operands."""
+        size = dict(self.sizes)
+        return tuple(tuple(size[label] for label in labels) for labels in self.inputs)
+
+
+def read(equation: Equation, shapes: Sequence[object]) -> Expression:
+    """Return the checked expression of an equation and its operands' shapes.
+
+    Raises
+    ------
+    ShapeError
+        If the equation cannot be read, or the shapes do not fit it.
+    """
+    inputs, output = split(equation)
+    if len(shapes) != len(inputs):
+        expected = f"have {len(inputs)} operands, as the equation has"
+        raise ShapeError(complaint("shapes", expected, len(shapes)))
+    sizes: dict[str, int] = {}
+    for k, (labels, given) in enumerate(zip(inputs, shapes, strict=True)):
+        shape = integers(f"shapes[{k}]", given, ShapeError)
+        if len(shape) != len(labels):
+            expected = f"have {len(labels)} dimensions for the labels {labels!r}"
+            raise ShapeError(complaint(f"shapes[{k}]", expected, f"{shape}"))
+        for label, size in zip(labels, shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                expected = f"have size {sizes[label]} at label {label!r}, as before"
+                raise ShapeError(complaint(f"shapes[{k}]", expected, size))
+    return Expression(inputs, output, tuple(sizes.items()))
+
+
+def split(equation: Equation) -> tuple[tuple[str, ...], str]:
+    """Return the labels of the operands and of the output, a character for each label."""
+    inputs, output = _parts(equation)
+    known = set("".join(inputs))
+    for k, label in enumerate(output):
+        if label not in known:
+            expected = "have output labels that an operand has"
+            raise ShapeError(complaint("equation", expected, repr(label)))
+        if label in output[:k]:
+            expected = "have each label once in the output"
+            raise ShapeError(complaint("equation", expected, f"{label!r} twice"))
+    return inputs, output
+
+
+def _parts(equation: Equation) -> tuple[tuple[str, ...], str]:
+    if not isinstance(equation, str):
+        return _from_lists(equation)
+    text = "".join(equation.split())
+    left, arrow, output = text.partition("->")
+    for sign in (".", ">", "-"):
+        if sign in left + output:
+            remedy = "Give every index a label." if sign == "." else ""
+            expected = "have labels, commas and at most one '->'"
+            raise ShapeError(complaint("equation", expected, repr(equation), remedy))
+    if "," in output:
+        raise ShapeError(complaint("equation", "have one output", repr(equation)))
+    if not arrow:  # as everywhere: what stands once, in alphabetical order
+        output = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    return tuple(left.split(",")), output
+
+
+def _from_lists(equation: object) -> tuple[tuple[str, ...], str]:
+    expected = "be a string or a sequence of label lists: one for each operand, then the output's"
+    if not isinstance(equation, Sequence) or len(equation) < 2:
+        raise ShapeError(complaint("equation", expected, describe(equation)))
+    for labels in equation:
+        if not isinstance(labels, Sequence):
+            raise ShapeError(complaint("equation", expected, f"{labels!r} in it"))
+    fresh, names = _symbols(), dict[Hashable, str]()
+    words = []
+    for labels in equation:
+        for label in labels:
+            if not isinstance(label, Hashable):
+                raise ShapeError(complaint("equation", expected, f"the label {label!r}"))
+            if label not in names:
+                names[label] = next(fresh)
+        words.append("".join(names[label] for label in labels))
+    return tuple(words[:-1]), words[-1]
+
+
+def _symbols() -> Iterator[str]:
+    yield from _LETTERS
+    code = 0xC0
+    while True:
+        if code not in _SURROGATES and chr(code).isalnum():
+            yield chr(code)
+        code += 1
