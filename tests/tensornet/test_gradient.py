@@ -137,8 +137,8 @@ def test_cut_through_a_gap(values, kept):
         (16, 16, 4, {"bonds": "full", "max_bond": 5}),
         (2, 60, ((2, 1, 1), (1, 4, 15)), {"max_bond": 2}),
         (60, 2, ((30, 2), (1, 2)), {"max_bond": 1}),
-        (36, 1, ((2, 2, 9), (1, 1, 1)), {"bonds": [1, 2]}),  # a tall unfolding after a cut
-        (36, 1, ((2, 2, 9), (1, 1, 1)), {"bonds": [1, 1]}),
+        (30, 1, ((3, 2, 5), (1, 1, 1)), {"bonds": [1, 2]}),  # a tall unfolding after a cut
+        (30, 1, ((3, 2, 5), (1, 1, 1)), {"bonds": [1, 1]}),
         (5, 7, 1, {}),
     ],
 )
