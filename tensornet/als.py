@@ -47,7 +47,7 @@ class Effort(NamedTuple):
 
     sweeps: int = 12
     steps: int = 12
-    enough: float = 5e-3
+    enough: float = 1e-2
     idle: float = 0.05
     goal: float = 0.0
 
@@ -105,6 +105,13 @@ def refine(cores: Cores, center: int | None, problem: Problem, effort: Effort) -
         else:
             break
     return fit._replace(history=tuple(errors))
+
+
+def continued(fit: Fit, problem: Problem, effort: Effort) -> Fit:
+    """Return a fit after further sweeps, with the history of all."""
+    more = refine(fit.cores, fit.center, problem, effort)
+    lower = tuple(error for error in more.history if error < fit.history[-1])
+    return more._replace(history=(*fit.history, *lower)) if lower else fit
 
 
 def _swept(

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.als import Effort, Fit, Problem, frames, gathered, refine, spread
-from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
+from tensornet.als import Effort, Fit, Problem, continued, frames, gathered, refine, spread
+from tensornet.backend import Backend, dtype_name, work_dtype
 from tensornet.canonical import move_center
 from tensornet.certificate import MetricCertificate
 from tensornet.cores import contract_wide, split
 from tensornet.errors import ToleranceError, complaint
+from tensornet.fitting import TensorSource, fitted
 from tensornet.layout import MatrixLayout
-from tensornet.limits import make_limits, within
+from tensornet.limits import make_limits
 from tensornet.linalg import thin_svd
 from tensornet.metric_bonds import fewest, guide_for
 from tensornet.metric_starts import best_start
 from tensornet.single import Made, Request, _factors, _gauged, decompose_tensor, requested_caps
 from tensornet.storage import divided, narrowed, scaled, weight
-from tensornet.sweep import sweep
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array, Cores
 from tensornet.whitening import Metric, column_site
@@ -73,7 +73,7 @@ def decompose_metric(
     total = metric.square(near_one, backend)
     problem = Problem(near_one, metric.matrix, total, layout, backend)
     task = _Task(problem, metric, request, caps, dtype, scale, backend)
-    unlimited = request.rtol is None and caps == layout.structural_bonds()
+    unlimited = caps == layout.structural_bonds() and _spared(request, layout.n_params(caps))
     site = column_site(layout)
     if request.gauge == "identity" or (unlimited and (site is None or forced)):
         made = decompose_tensor(layout.fold(matrix), request, backend)
@@ -85,6 +85,12 @@ def decompose_metric(
     certificate = _certified(stored, task, storage, fit.history, least)
     _keep_promise(certificate, request.rtol)
     return Made(stored, center, certificate)
+
+
+def _spared(request: Request, n_params: int) -> bool:
+    """Return whether no budget asks for less than a network of so many parameters."""
+    enough = request.max_params is None or request.max_params >= n_params
+    return request.rtol is None and enough
 
 
 def whitened_errors(matrix: Array, metric: Metric, backend: Backend) -> np.ndarray[Any, Any]:
@@ -113,7 +119,8 @@ def _closed(task: _Task, site: int) -> tuple[Fit, float]:
     white = problem.layout.fold(problem.target @ task.metric.root)
     forced = isinstance(task.request.bonds, str)
     limits = make_limits(task.caps, rtol, task.dtype, problem.total, forced=forced)
-    swept = within(limits, lambda rule: sweep(white, rule, backend), rtol, problem.total)
+    source = TensorSource(white, problem.total, limits.noise, backend)
+    swept = fitted(source, limits, rtol, task.request.max_params)
     cores = move_center(swept.cores, swept.center, site, backend)
     sides = frames(cores, site, backend)
     core = gathered(problem.target, sides, problem)
@@ -126,26 +133,32 @@ def _closed(task: _Task, site: int) -> tuple[Fit, float]:
 
 def _alternated(task: _Task) -> Fit:
     """Return the network that sweeps have found, with bonds that the request allows."""
-    problem, backend = task.problem, task.backend
-    if task.request.rtol is None:
+    problem, request = task.problem, task.request
+    if request.rtol is None and request.max_params is None:
         return _fitted(task, task.caps, Effort())
-    room = make_limits(task.caps, task.request.rtol, task.dtype, 1.0, forced=False).allowed ** 0.5
     white = problem.layout.fold(problem.target @ task.metric.root)
-    guide = guide_for(white, task.caps, problem.total, backend)
-    effort = Effort(goal=room)
-    return fewest(guide, room, lambda bonds: _fitted(task, bonds, effort), _size)
+    guide = guide_for(white, task.caps, problem.total, task.backend)
+    if request.max_params is not None:
+        chosen = {f(int(request.max_params)) for f in (guide.affordable, guide.even)}
+        begun = (_fitted(task, bonds, Effort(sweeps=2)) for bonds in sorted(chosen))
+        best = min(begun, key=lambda fit: fit.history[-1])
+        return continued(best, problem, Effort())
+    limits = make_limits(task.caps, request.rtol, task.dtype, 1.0, forced=False)
+    room = math.sqrt(limits.allowed)
+    return fewest(
+        guide,
+        room,
+        lambda bonds: _fitted(task, bonds, Effort(sweeps=2)),
+        lambda fit: continued(fit, problem, Effort(goal=room)),
+    )
 
 
 def _fitted(task: _Task, bonds: tuple[int, ...], effort: Effort) -> Fit:
-    asked = task.request._replace(rtol=None, gauge="central")
+    asked = task.request._replace(rtol=None, max_params=None, gauge="central")
     if not isinstance(asked.bonds, str):
         asked = asked._replace(max_bond=None, bonds=bonds)
     start = best_start(task.problem, task.metric, asked)
     return refine(start.cores, start.center, task.problem, effort)
-
-
-def _size(fit: Fit) -> int:
-    return sum(n_elements(core) for core in fit.cores)
 
 
 def _certified(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +11,19 @@ import numpy as np
 from tensornet.als import Fit
 from tensornet.backend import Backend
 from tensornet.bonds import structural_bonds
+from tensornet.budget import fewest_params, least_error
 from tensornet.errors import ToleranceError, complaint
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
 
-# How many networks a search makes at most once one has kept the tolerance.
-_TRIALS = 5
+# Networks begun at most to see which bonds a tolerance needs, and raised at most after that.
+_PROBES = 5
+_RAISES = 6
+# What further sweeps take off the error of a network that has had a few; when a probe is close
+# enough; and by how much the level of the guide is lowered where a finished network misses.
+_COMES_DOWN = 1.03
+_CLOSE = 0.02
+_STEP = 0.97
 
 
 class Guide(NamedTuple):
@@ -28,11 +35,48 @@ class Guide(NamedTuple):
     total: float
 
     def bonds(self, level: float) -> tuple[int, ...]:
-        """Return n + 1 bonds that a plain cut of the guide to the error ``level`` would keep."""
-        allowed = level * level * self.total / max(len(self.tails), 1)
-        inner = [max(int(np.argmax(tail <= allowed)), 1) for tail in self.tails]
-        capped = [min(b, c) for b, c in zip(inner, self.caps[1:-1], strict=True)]
-        return structural_bonds(self.site_dims, capped)
+        """Return the n + 1 bonds with the fewest parameters that cut the guide to ``level``.
+
+        ``level`` is a relative error. Where the caps do not allow it, these are the caps.
+        """
+        allowed = level * level * self.total
+        inner = self.caps[1:-1]
+        if sum(float(tail[cap]) for tail, cap in zip(self.tails, inner, strict=True)) <= allowed:
+            inner = fewest_params(self.site_dims, self.tails, allowed, self.caps)
+        return structural_bonds(self.site_dims, inner)
+
+    def affordable(self, max_params: int) -> tuple[int, ...]:
+        """Return n + 1 bonds with the least error of the guide within a budget."""
+        inner = least_error(self.site_dims, self.tails, max_params, self.caps)
+        return self._filled(structural_bonds(self.site_dims, inner), max_params)
+
+    def even(self, max_params: int) -> tuple[int, ...]:
+        """Return n + 1 bonds as equal as possible, none of which could be raised by one."""
+        low, high = 1, max(self.caps)
+        while low < high:
+            cap = (low + high + 1) // 2
+            low, high = (cap, high) if self._fits(self._under(cap), max_params) else (low, cap - 1)
+        return self._filled(self._under(low), max_params)
+
+    def _filled(self, bonds: tuple[int, ...], max_params: int) -> tuple[int, ...]:
+        """Return the bonds after raising one after the other while the budget allows it."""
+        raised = True
+        while raised:
+            raised = False
+            for k in range(1, len(bonds) - 1):
+                more = structural_bonds(
+                    self.site_dims, [*bonds[1:k], bonds[k] + 1, *bonds[k + 1 : -1]]
+                )
+                if bonds[k] < more[k] <= self.caps[k] and self._fits(more, max_params):
+                    bonds, raised = more, True
+        return bonds
+
+    def _under(self, cap: int) -> tuple[int, ...]:
+        return structural_bonds(self.site_dims, [min(cap, c) for c in self.caps[1:-1]])
+
+    def _fits(self, bonds: Sequence[int], max_params: int) -> bool:
+        sizes = zip(bonds[:-1], self.site_dims, bonds[1:], strict=True)
+        return sum(math.prod(size) for size in sizes) <= max_params
 
 
 def guide_for(tensor: Array, caps: tuple[int, ...], total: float, backend: Backend) -> Guide:
@@ -49,47 +93,84 @@ def guide_for(tensor: Array, caps: tuple[int, ...], total: float, backend: Backe
 
 
 def fewest(
-    guide: Guide, room: float, fit_at: Callable[[tuple[int, ...]], Fit], size: Callable[[Fit], int]
+    guide: Guide,
+    room: float,
+    begin: Callable[[tuple[int, ...]], Fit],
+    finish: Callable[[Fit], Fit],
 ) -> Fit:
-    """Return the smallest network found whose error is at most ``room`` (relative).
+    """Return about the smallest network whose error is at most ``room`` (relative).
 
-    The guide says which bonds a plain cut would need. In the metric others do, so the guide's
-    level is moved until the error just fits: down to the caps if it must be.
+    The guide says which bonds a plain cut to a level would need. In the metric others do. A few
+    networks are begun to see how the error follows the level; the one that should just fit is
+    finished. Where it does not, bonds are raised, in the end to the caps.
+
+    Parameters
+    ----------
+    guide : Guide
+        Spectra and caps.
+    room : float
+        Largest relative error.
+    begin, finish : callable
+        The network at given bonds after few sweeps; a network after all sweeps that it takes to
+        come down to ``room``.
 
     Raises
     ------
     ToleranceError
         If the caps themselves leave a larger error.
     """
-    level, good, bad = room, 0.0, math.inf
-    best: Fit | None = None
-    tried: set[tuple[int, ...]] = set()
-    for _ in range(_TRIALS):
+    begun: dict[tuple[int, ...], Fit] = {}
+    level = _probed(guide, room, begin, begun)
+    for _ in range(_RAISES):
         bonds = guide.bonds(level)
-        if bonds in tried and best is not None:
+        if bonds not in begun:
+            begun[bonds] = begin(bonds)
+        fit = finish(begun[bonds])
+        if fit.history[-1] <= room:
+            return fit
+        level *= min(room / fit.history[-1], _STEP)
+        while guide.bonds(level) == bonds and level > 0.0 and bonds != guide.caps:
+            level *= _STEP
+    return _at_the_caps(guide, room, lambda caps: finish(begin(caps)))
+
+
+def _probed(
+    guide: Guide,
+    room: float,
+    begin: Callable[[tuple[int, ...]], Fit],
+    begun: dict[tuple[int, ...], Fit],
+) -> float:
+    """Return the level at which begun networks have the error that will come down to ``room``.
+
+    Errors follow levels about like a power: the next level is interpolated between the nearest
+    ones on either side, in logarithms.
+    """
+    aim, level = _COMES_DOWN * room, room
+    below, above = (0.0, 0.0), (math.inf, math.inf)
+    for _ in range(_PROBES):
+        bonds = guide.bonds(level)
+        if bonds in begun:
             break
-        if bonds not in tried:
-            tried.add(bonds)
-            fit = fit_at(bonds)
-            ratio = fit.history[-1] / room
-        if ratio <= 1.0:
-            good = level
-            best = fit if best is None or size(fit) < size(best) else best
+        begun[bonds] = begin(bonds)
+        error = max(begun[bonds].history[-1], 1e-3 * aim)
+        if error <= aim:
+            below = (level, error)
         else:
-            bad = level
-        level = _moved(level, ratio, good, bad)
-    return best or _at_the_caps(guide, room, fit_at)
+            above = (level, error)
+        if abs(error / aim - 1.0) < _CLOSE:
+            break
+        level = _between(below, above, aim)
+    return level
 
 
-def _moved(level: float, ratio: float, good: float, bad: float) -> float:
-    """Return the next level to try, where ``ratio`` is the error over the room for it."""
-    if good > 0.0 and bad < math.inf:
-        return math.sqrt(good * bad)
-    return (
-        level * min(max(0.98 / max(ratio, 1e-3), 1.05), 2.0)
-        if good
-        else level * max(0.95 / ratio, 0.3)
-    )
+def _between(below: tuple[float, float], above: tuple[float, float], aim: float) -> float:
+    """Return a level for the error ``aim`` from a (level, error) below it and one above it."""
+    if not below[0]:
+        return above[0] * max(aim / above[1], 0.25)
+    if above[0] == math.inf:
+        return below[0] * min(aim / below[1], 4.0)
+    share = math.log(aim / below[1]) / math.log(above[1] / below[1])
+    return float(below[0] * (above[0] / below[0]) ** min(max(share, 0.1), 0.9))
 
 
 def _at_the_caps(guide: Guide, room: float, fit_at: Callable[[tuple[int, ...]], Fit]) -> Fit:

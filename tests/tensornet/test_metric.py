@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def test_sweeps_lower_the_error_and_never_raise_it(shape: Any, library: str) -> 
     plain = tn.mpo(W, shape, bonds=m.bond_dims)
     history = m.certificate.history
     assert len(history) > 1
-    assert all(b <= a for a, b in zip(history, history[1:], strict=False))
+    assert all(b <= a for a, b in itertools.pairwise(history))
     assert m.certificate.relative_error < 0.95 * error_in(W, plain.to_matrix(), H)
     assert abs(error_in(W, m.to_matrix(), H) - m.certificate.relative_error) < 1e-9
     assert m.certificate.frobenius_error >= plain.certificate.relative_error - 1e-12
@@ -173,7 +174,7 @@ def test_the_certificate_is_what_a_dense_twin_measures(
     norm, missing = np.linalg.norm(wide @ S), np.linalg.norm((wide - found) @ S)
     assert missing <= (c.relative_error + 1e-6) * norm + 1e-9
     assert abs(missing - c.relative_error * norm) <= 1e-6 * norm + 1e-9
-    assert all(b <= a for a, b in zip(c.history, c.history[1:], strict=False))
+    assert all(b <= a for a, b in itertools.pairwise(c.history))
     assert c.lower_bound <= c.relative_error + 1e-6
     assert m.cores[0].dtype == W.dtype
 
@@ -331,9 +332,9 @@ def test_messages_state_numbers() -> None:
 def test_what_does_not_go_together_is_said() -> None:
     W, H = sample(4, 6)
     text = message(torch.tensor(W), torch.tensor(H), OptionError, differentiable=True)
-    assert (
-        text
-        == "metric must be left out where gradients flow, got differentiable=True. Leave one of them out."
+    assert text == (
+        "metric must be left out where gradients flow, got differentiable=True. "
+        "Leave one of them out."
     )
     with pytest.raises(OptionError, match="metric must be left out for a 3-D W"):
         tn.mpo(np.stack([W, W]), 2, metric=H)
@@ -359,3 +360,33 @@ def test_rounding_in_a_metric_is_forgiven() -> None:
     assert tn.mpo(W, 2, metric=noisy, max_bond=1).certificate.relative_error > 0
     low = (H[:, :1] @ H[:1]).astype(np.float32)  # rank 1: eigenvalues of either sign by rounding
     assert tn.mpo(W, 2, metric=(low + low.T) / 2, max_bond=1).certificate.relative_error < 1
+
+
+# -- budgets of parameters
+
+
+@pytest.mark.parametrize("shape", [3, ((24, 1), (1, 36)), ((2, 3, 4), (6, 2, 3))])
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.8, 3.0])
+def test_a_budget_is_met_to_within_one_bond_step(shape: Any, share: float) -> None:
+    W, H = sample(24, 36)
+    budget = max(int(share * W.size), 80)
+    m = tn.mpo(W, shape, metric=H, max_params=budget)
+    bonds, most = m.bond_dims, m.layout.structural_bonds()
+    assert m.n_params <= budget
+    for k in range(1, len(bonds) - 1):
+        if bonds[k] < most[k]:
+            raised = m.layout.n_params((*bonds[:k], bonds[k] + 1, *bonds[k + 1 :]))
+            beyond = bonds[k] + 1 > min(
+                bonds[k - 1] * m.layout.site_dims[k - 1], bonds[k + 1] * m.layout.site_dims[k]
+            )
+            assert beyond or raised > budget
+    if share > 2:
+        assert m.certificate.relative_error < 1e-12
+
+
+def test_a_budget_buys_no_more_error_than_equal_bonds_do() -> None:
+    W, H = sample(48, 48)
+    layout = MatrixLayout((4, 3, 4), (4, 3, 4))
+    even = tn.mpo(W, layout, metric=H, max_bond=6)
+    m = tn.mpo(W, layout, metric=H, max_params=even.n_params)
+    assert m.certificate.relative_error <= 1.02 * even.certificate.relative_error
