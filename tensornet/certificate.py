@@ -123,6 +123,51 @@ def without_padding(certificate: Certificate, relative_error: float) -> Certific
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class SharedCertificate(Certificate):
+    """The actual error of one matrix of a joint decomposition, measured on the cores as stored.
+
+    The error belongs to the network as a whole, so every bond has an equal share of it; what no
+    network could beat is not known.
+
+    Attributes
+    ----------
+    norm : float
+        Frobenius norm of the matrix (absolute).
+    discarded_share : tuple of float
+        For each inner bond, an equal share of the squared relative error.
+    storage_error : float
+        0: what storing the cores cost is part of the measured error.
+    singular_values : tuple
+        Empty: no spectra are looked at.
+    padding_share : None
+        Errors are those of the matrix without its padding.
+
+    Examples
+    --------
+    >>> c = SharedCertificate(norm=5.0, discarded_share=(0.18, 0.18), storage_error=0.0)
+    >>> c
+    SharedCertificate(relative_error=0.6)
+    """
+
+    @property
+    def lower_bound(self) -> float:
+        """Zero: nothing is known about networks with shared cores."""
+        return 0.0
+
+    def __repr__(self) -> str:
+        return f"SharedCertificate(relative_error={self.relative_error:.6g})"
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"relative error   {self.relative_error:.6g}",
+                "best possible    unknown, because cores are shared",
+                f"norm             {self.norm:.6g}",
+            ]
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class MetricCertificate(Certificate):
     """The actual error of a decomposition in a metric, measured on the cores as stored.
 
@@ -196,11 +241,13 @@ class MetricCertificate(Certificate):
         best = (
             f"at least {self.least_error:.6g} with these bonds" if self.least_error else "unknown"
         )
-        first = self.history[0] if self.history else self.metric_error
+        swept = [
+            f"  at the start   {first:.6g}, then {self.sweeps} sweeps" for first in self.history
+        ]
         lines = [
             f"relative error   {self.metric_error:.6g} in the metric",
             f"  before storage {self.truncation_error:.6g}",
-            f"  at the start   {first:.6g}, then {self.sweeps} sweeps",
+            *swept[: min(self.sweeps, 1)],
             f"plain error      {self.frobenius_error:.6g} (Frobenius)",
             f"best possible    {best}",
             f"norm             {self.norm:.6g} in the metric",

@@ -42,8 +42,9 @@ def save(
 
     Parameters
     ----------
-    network : MPO, TensorTrain, MPOBatch or sequence of MPO and TensorTrain
-        What to save; several networks are all of one library.
+    network : MPO, TensorTrain, MPOBatch, SharedMPO or sequence of MPO and TensorTrain
+        What to save; several networks are all of one library. Of a :class:`SharedMPO` its
+        networks are saved, and a tuple of them is loaded.
     path : path-like
         The file; an existing one is replaced.
 
@@ -65,7 +66,7 @@ def save(
     (2, 2)
     """
     target = files.writable_target(path)
-    record, cores = described(_savable(network))
+    record, cores = described(_savable(getattr(network, "mpos", network)))
     metadata = {files.RECORD: json.dumps(record)}
     metadata[files.CHECKSUM] = files.digest(_serialize(cores, metadata))
     files.write(_serialize(cores, metadata), target)

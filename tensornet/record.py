@@ -11,7 +11,7 @@ from typing import Any
 
 from tensornet.accounting import storage_key
 from tensornet.backend import backend_of, dtype_name, is_complex
-from tensornet.certificate import Certificate, MetricCertificate
+from tensornet.certificate import Certificate, MetricCertificate, SharedCertificate
 from tensornet.checks import array
 from tensornet.cores import check_bonds, inspect
 from tensornet.errors import DTypeError, ShapeError, complaint
@@ -162,6 +162,8 @@ def _certificate_record(certificate: Certificate) -> dict[str, Any]:
         "storage_error": certificate.storage_error,
         "padding_share": certificate.padding_share,
     }
+    if isinstance(certificate, SharedCertificate):
+        saved["shared"] = True
     if isinstance(certificate, MetricCertificate):
         measured = {name: getattr(certificate, name) for name in METRIC_NUMBERS}
         saved["metric"] = {**measured, "history": list(certificate.history)}
@@ -182,6 +184,7 @@ def _certificate_of(saved: dict[str, Any]) -> Certificate:
         "padding_share": saved["padding_share"],
     }
     if "metric" not in saved:
-        return Certificate(**common)
+        kind = SharedCertificate if saved.get("shared") is True else Certificate
+        return kind(**common)
     measured = {name: saved["metric"][name] for name in METRIC_NUMBERS}
     return MetricCertificate(**common, **measured, history=tuple(saved["metric"]["history"]))

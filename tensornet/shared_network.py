@@ -7,54 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensornet.accounting import Report, count
-from tensornet.certificate import Certificate
+from tensornet.certificate import Certificate, SharedCertificate
 from tensornet.network import MPO
 from tensornet.typing import Cores
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SharedCertificate(Certificate):
-    """The actual error of one matrix of a joint decomposition, measured on the cores as stored.
-
-    The error belongs to the network as a whole, so every bond has an equal share of it; what no
-    network could beat is not known.
-
-    Attributes
-    ----------
-    norm : float
-        Frobenius norm of the matrix (absolute).
-    discarded_share : tuple of float
-        For each inner bond, an equal share of the squared relative error.
-    storage_error : float
-        0: what storing the cores cost is part of the measured error.
-    singular_values : tuple
-        Empty: no spectra are looked at.
-    padding_share : None
-        Errors are those of the matrix without its padding.
-
-    Examples
-    --------
-    >>> c = SharedCertificate(norm=5.0, discarded_share=(0.18, 0.18), storage_error=0.0)
-    >>> c
-    SharedCertificate(relative_error=0.6)
-    """
-
-    @property
-    def lower_bound(self) -> float:
-        """Zero: nothing is known about networks with shared cores."""
-        return 0.0
-
-    def __repr__(self) -> str:
-        return f"SharedCertificate(relative_error={self.relative_error:.6g})"
-
-    def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"relative error   {self.relative_error:.6g}",
-                "best possible    unknown, because cores are shared",
-                f"norm             {self.norm:.6g}",
-            ]
-        )
+__all__ = ["SharedCertificate", "SharedMPO"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -125,3 +125,64 @@ def test_parts_add_up(data):
     assert sum(report.by_core) == sum(report.by_kind.values()) == report.unique
     assert report.stored_bytes == 8 * report.unique
     assert report.dense == sum(math.prod(m.shape) for m in ms)
+
+
+def counted(m, x):
+    """Multiply-adds of both sweeps, counted from the shapes of their products."""
+    costs = {}
+    for name, cores in (("left", m.cores), ("right", m.cores[::-1])):
+        done, todo, total = 1, math.prod(m.col_dims) * x, 0
+        for core in cores:
+            left, i, j, right = core.shape
+            todo //= j
+            total += done * left * i * j * right * todo
+            done *= i
+        costs[name] = total
+    return costs
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_multiply_adds_by_strategy(batch):
+    m = tn.mpo(gaussian(24, 36), 3, max_bond=5)
+    report = tn.account(m, batch=batch)
+    assert report.multiply_adds["matrix"] == 24 * 36 * batch
+    for name, cost in counted(m, batch).items():
+        assert report.multiply_adds[name] == cost
+    assert report.multiply_adds["dense"] > report.multiply_adds["matrix"]
+    assert "multiply-adds left" in str(report)
+    assert tn.account(m).multiply_adds == {}
+
+
+def test_multiply_adds_of_several():
+    ms = [tn.mpo(gaussian(24, 36), 3, max_bond=bond) for bond in (2, 5)]
+    both = tn.account(ms, batch=3).multiply_adds
+    each = [tn.account(m, batch=3).multiply_adds for m in ms]
+    assert both == {name: each[0][name] + each[1][name] for name in each[0]}
+    batch = tn.mpo(gaussian(4, 24, 36), 3, max_bond=5)
+    one = tn.account(batch[0], batch=3).multiply_adds
+    assert tn.account(batch, batch=3).multiply_adds == {k: 4 * v for k, v in one.items()}
+
+
+def test_a_matrix_too_large_to_form_has_no_dense_strategy():
+    m = tn.MPO([np.zeros((1, 2, 2, 1), dtype="float32")] * 72)
+    costs = tn.account([m, tn.mpo(gaussian(4, 4), 2)], batch=2).multiply_adds
+    assert "dense" not in costs
+    assert costs["matrix"] == 2**145 + 32
+
+
+def test_joint_decompositions_and_batches_are_accounted_too():
+    joint = tn.shared_mpo(gaussian(3, 12, 12), ((3, 4), (4, 3)), share=(1,), max_bond=4)
+    assert tn.account(joint).unique == joint.account().unique
+    assert tn.account([joint, joint.mpos[0]]).unique == joint.account().unique
+    batch = tn.mpo(gaussian(3, 12, 12), 2)
+    assert tn.account(batch).unique == batch.account().unique
+
+
+def test_refusals():
+    m = tn.mpo(gaussian(4, 4), 2)
+    with pytest.raises(tn.errors.ShapeError, match="batch must be an integer of at least 1, got 0"):
+        tn.account(m, batch=0)
+    with pytest.raises(tn.errors.OptionError, match="batch must be left out, got 3 with a TensorT"):
+        tn.account(tn.tt(gaussian(4, 4)), batch=3)
+    with pytest.raises(tn.errors.ArrayTypeError, match="network must be an MPO, a TensorTrain or"):
+        tn.account(gaussian(3, 3))

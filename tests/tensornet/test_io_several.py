@@ -89,6 +89,22 @@ class TestSharing:
             assert_same(a, b)
             assert b.certificate.relative_error == a.certificate.relative_error
 
+    @pytest.mark.parametrize("mmap", [False, True])
+    def test_joint_decompositions(self, path, library, mmap):
+        Ws = made(np.random.default_rng(0).normal(size=(3, 12, 12)).astype("float32"), library)
+        joint = tn.shared_mpo(Ws, ((3, 4), (4, 3)), share=(1,), max_bond=4)
+        tn.save(joint, path)
+        assert len(load_file(path)) == 4
+        back = tn.load(path, mmap=mmap)
+        for a, b in zip(joint.mpos, back, strict=True):
+            assert all(
+                np.array_equal(host(x), host(y)) for x, y in zip(a.cores, b.cores, strict=True)
+            )
+            assert isinstance(b.certificate, tn.SharedCertificate)
+            assert b.certificate.relative_error == a.certificate.relative_error
+        assert tn.account(back).unique == joint.account().unique
+        assert back[0].cores[1] is back[2].cores[1]
+
     def test_a_list_of_one_stays_a_list(self, path):
         tn.save([tn.mpo(W, SITES)], path)
         assert isinstance(tn.load(path), tuple)
