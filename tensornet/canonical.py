@@ -68,6 +68,35 @@ def move_center(cores: Cores, center: int | None, target: int, backend: Backend)
     return cores
 
 
+def gather_first(cores: Cores, backend: Backend) -> tuple[Cores, float]:
+    """Return the cores with the norm in the first, and how much larger its parts were.
+
+    At each bond parts meet that may cancel: this is the largest ratio of their norm, added in
+    squares, to the norm of what came out. It is about 1 where nothing cancels; rounding errors
+    are relative to the parts.
+    """
+    largest = 1.0
+    for k in range(len(cores) - 1, 0, -1):
+        before, (site, right) = cores[k - 1], (int(d) for d in cores[k].shape[1:])
+        q, r = positive_qr(backend.adjoint(cols_matrix(cores[k], backend)), backend)
+        core = backend.tl.reshape(backend.adjoint(q), (-1, site, right))
+        after = absorb_right(before, backend.adjoint(r), backend)
+        cores = (*cores[: k - 1], after, core, *cores[k + 1 :])
+        largest = max(largest, _growth(rows_matrix(before, backend), r, after, backend))
+    return cores, largest
+
+
+def _growth(before: Array, r: Array, after: Array, backend: Backend) -> float:
+    norms = (backend.tl.sum(backend.tl.abs(a) ** 2, axis=0) for a in (before, r))
+    parts, weights = (backend.numbers(a) for a in norms)
+    came = float(backend.numbers(backend.tl.sum(backend.tl.abs(after) ** 2)))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        met = float(parts @ weights)
+    if not 0.0 < met < np.inf:  # beyond the range of squares nothing is known
+        return 1.0
+    return float(np.sqrt(met / came)) if came > met * 2.0**-200 else 2.0**100
+
+
 def schmidt_form(
     cores: Cores, center: int | None, backend: Backend
 ) -> tuple[Cores, list[np.ndarray[Any, Any]]]:

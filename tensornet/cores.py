@@ -10,7 +10,7 @@ import numpy as np
 from tensornet.backend import backend_of, dtype_name
 from tensornet.checks import array, describe, same_kind
 from tensornet.contract.chain import contract_matrix
-from tensornet.errors import ArrayTypeError, BondError, DTypeError, ShapeError, complaint
+from tensornet.errors import BondError, DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.storage import in_double, scaled, weight
 from tensornet.typing import Array, Cores
@@ -93,9 +93,6 @@ def operand(name: str, x: object, core: Array, size: int, axis: int) -> Array:
 
     Its values are not looked at: NaN comes out where NaN went in, as in any matrix product.
     """
-    if hasattr(x, "to_matrix"):
-        remedy = "Give one of the two as a matrix: .to_matrix()."
-        raise ArrayTypeError(complaint(name, "have an array as operand", describe(x), remedy))
     a: Array = np.asarray(x) if isinstance(x, np.matrix) else x
     backend = backend_of(a, argument=name)
     same_kind(name, a, core, backend)

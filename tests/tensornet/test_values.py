@@ -102,14 +102,14 @@ def test_cores_that_form_no_chain(cores, error, text):
         (np.ones(24, "int64"), tn.errors.DTypeError, "got int64"),
         (torch.ones(24), tn.errors.ArrayTypeError, "pytorch with a numpy network"),
         ([1.0] * 24, tn.errors.ArrayTypeError, "builtins.list"),
-        (tn.mpo(W, SITES), tn.errors.ArrayTypeError, ".to_matrix()"),
+        (tn.mpo(W, SITES), tn.errors.ShapeError, "24 as (4, 3, 2) and 24 as (2, 3, 4)"),
     ],
 )
 def test_operands_that_do_not_fit(x, error, text):
     with pytest.raises(error) as caught:
         tn.mpo(W, SITES) @ x
     assert text in str(caught.value)
-    assert "m @ x" in str(caught.value)
+    assert str(caught.value).startswith(("m @ x", "m @ m2"))
 
 
 def test_products_with_numpy_and_torch_from_both_sides():
