@@ -16,6 +16,8 @@ from tensornet.factorize import factorize
 from tensornet.io import load, save
 from tensornet.layout import MatrixLayout, matrix_layout
 from tensornet.network import MPO, TensorTrain, account
+from tensornet.shared import shared_mpo
+from tensornet.shared_network import SharedCertificate, SharedMPO
 from tensornet.stack import MPOBatch
 
 __version__ = "0.1.0"
@@ -28,6 +30,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "MPO",
     "MPOBatch",
+    "SharedCertificate",
+    "SharedMPO",
     "Certificate",
     "MatrixLayout",
     "MetricCertificate",
@@ -46,5 +50,6 @@ __all__ = [
     "mpo",
     "plan",
     "save",
+    "shared_mpo",
     "tt",
 ]
