@@ -27,11 +27,13 @@ _SINGLE_ABOVE = 1e-4
 class Problem(NamedTuple):
     """What is to be approximated, in which metric and layout; in double precision.
 
-    ``total`` is the squared norm of the target in the metric.
+    ``root`` is the Hermitian root of the metric, and ``total`` the squared norm of the target in
+    the metric.
     """
 
     target: Array
     metric: Array
+    root: Array
     total: float
     layout: MatrixLayout
     backend: Backend
@@ -198,8 +200,9 @@ def _improved(state: _State, sides: _Frames, problem: Problem, effort: Effort) -
 
 
 def _error(state: _State, problem: Problem) -> float:
-    square = _inner(state.missing, state.weighted, problem.backend)
-    return math.sqrt(max(square, 0.0) / problem.total) if problem.total > 0.0 else 0.0
+    # Through the root: the inner product with the metric loses half of the digits.
+    square = weight(state.missing @ problem.root, problem.backend)
+    return math.sqrt(square / problem.total) if problem.total > 0.0 else 0.0
 
 
 def _inner(a: Array, b: Array, backend: Backend) -> float:

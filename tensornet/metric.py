@@ -71,7 +71,7 @@ def decompose_metric(
     dtype = dtype_name(matrix)
     scale, near_one = scaled(backend.cast(matrix, work_dtype(dtype)), backend)
     total = metric.square(near_one, backend)
-    problem = Problem(near_one, metric.matrix, total, layout, backend)
+    problem = Problem(near_one, metric.matrix, metric.root, total, layout, backend)
     task = _Task(problem, metric, request, caps, dtype, scale, backend)
     unlimited = caps == layout.structural_bonds() and _spared(request, layout.n_params(caps))
     site = column_site(layout)

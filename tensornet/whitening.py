@@ -75,8 +75,11 @@ def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> 
     values, vectors = backend.tl.eigh(hermitian)
     spectrum = backend.numbers(values)
     _not_negative(spectrum, allowed, scale)
-    roots = backend.like(np.sqrt(np.maximum(spectrum, 0.0)), vectors)
-    return Metric(hermitian, (vectors * roots) @ backend.adjoint(vectors), scale)
+    # Below this an eigenvalue is rounding of the largest ones.
+    floor = cols * 2.0**-52 * float(np.abs(spectrum).max())
+    kept = backend.like(np.where(spectrum > floor, spectrum, 0.0), vectors)
+    adjoint = backend.adjoint(vectors)
+    return Metric((vectors * kept) @ adjoint, (vectors * kept**0.5) @ adjoint, scale)
 
 
 def column_site(layout: MatrixLayout) -> int | None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet.als import Problem, frames, spread
 from tensornet.backend import load_backend
 from tensornet.cores import contract_wide
 from tensornet.errors import (
@@ -26,6 +27,8 @@ from tensornet.errors import (
 )
 from tensornet.layout import MatrixLayout
 from tensornet.metric import whitened_errors
+from tensornet.metric_starts import starts
+from tensornet.single import Request
 from tensornet.testing import layouts, tensors
 from tensornet.whitening import checked_metric, column_site
 
@@ -140,19 +143,32 @@ def test_sweeps_lower_the_error_and_never_raise_it(shape: Any, library: str) -> 
     assert type(m.cores[0]) is type(given[0])
 
 
-def test_sweeps_find_a_network_that_is_there() -> None:
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_sweeps_find_a_network_that_is_there_to_all_digits(library: str) -> None:
     rng = np.random.default_rng(3)
     layout = MatrixLayout((3, 2, 4), (2, 4, 3))
     true = tn.MPO([rng.normal(size=s) for s in layout.core_shapes((1, 2, 2, 1))]).to_matrix()
-    _, H = sample(24, 24)
-    # Noise in inputs that hardly occur: invisible in the metric, not to a plain decomposition.
-    values, vectors = np.linalg.eigh(H)
-    H = (vectors * np.where(np.arange(24) < 4, 1e-12, values)) @ vectors.T
-    W = true + 2.0 * rng.normal(size=(24, 4)) @ vectors[:, :4].T
-    m = tn.mpo(W, layout, metric=H, bonds=(2, 2))
+    # Noise for inputs that do not occur: invisible in the metric, not to a plain decomposition.
+    V = np.linalg.qr(rng.normal(size=(24, 24)))[0]
+    H = (V * np.where(np.arange(24) < 2, 0.0, 1.0)) @ V.T
+    W = true + 2.0 * rng.normal(size=(24, 2)) @ V[:, :2].T
+    given = (torch.tensor(W), torch.tensor(H)) if library == "torch" else (W, H)
+    m = tn.mpo(given[0], layout, metric=given[1], bonds=(2, 2))
     plain = tn.mpo(W, layout, bonds=(2, 2))
-    assert error_in(W, plain.to_matrix(), H) > 0.1
-    assert m.certificate.relative_error < 0.05
+    assert error_in(W, plain.to_matrix(), H) > 0.05
+    assert m.certificate.relative_error < 1e-9
+    assert m.certificate.history[-1] < 1e-9
+
+
+def test_what_storing_costs_in_the_metric_counts() -> None:
+    rng = np.random.default_rng(3)
+    v = np.ones(8) / 8**0.5
+    W = 100 * rng.normal(size=(8, 8)) @ (np.eye(8) - np.outer(v, v))
+    W = (W + 0.5 * np.outer(rng.normal(size=8), v)).astype(np.float16)
+    m = tn.mpo(W, ((2, 4), (2, 4)), metric=np.outer(v, v), max_bond=3)
+    assert m.certificate.truncation_error < 1e-9 < 1e-3 < m.certificate.relative_error
+    with pytest.raises(ToleranceError, match=r"rtol must be at least 0\.0\d+ for this metric and"):
+        tn.mpo(W, ((2, 4), (2, 4)), metric=np.outer(v, v), rtol=0.02)
 
 
 @given(st.data(), layouts(max_size=300), st.sampled_from(["float32", "float64", "complex128"]))
@@ -390,3 +406,34 @@ def test_a_budget_buys_no_more_error_than_equal_bonds_do() -> None:
     even = tn.mpo(W, layout, metric=H, max_bond=6)
     m = tn.mpo(W, layout, metric=H, max_params=even.n_params)
     assert m.certificate.relative_error <= 1.02 * even.certificate.relative_error
+
+
+# -- where sweeps start
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_product_metric_is_carried_back_without_loss(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    layout = MatrixLayout((3, 2, 2), (2, 4, 3), cols=24)
+    factors = []
+    for j in layout.col_dims:
+        X = rng.normal(size=(j, 9)) + (1j * rng.normal(size=(j, 9)) if dtype == "complex128" else 0)
+        factors.append(
+            np.diag(np.logspace(0, 2, j)) @ X @ X.conj().T @ np.diag(np.logspace(0, 2, j))
+        )
+    H = np.kron(np.kron(factors[0], factors[1]), factors[2])
+    W = rng.normal(size=(12, 24)).astype(dtype)
+    metric = checked_metric(H, W, W, NUMPY)
+    problem = Problem(W, metric.matrix, metric.root, metric.square(W, NUMPY), layout, NUMPY)
+    asked = Request(None, (3, 3), None, "central")
+    errors = []
+    for start in starts(problem, metric, asked):
+        found = spread(start.cores[0], frames(start.cores, 0, NUMPY), problem)
+        errors.append(metric.square(W - found, NUMPY) / problem.total)
+    white = tn.mpo(W @ metric.root, layout, bonds=(3, 3))
+    roots = [root(f) for f in factors]
+    product = tn.mpo(W @ np.kron(np.kron(roots[0], roots[1]), roots[2]), layout, bonds=(3, 3))
+    assert len(errors) == 3
+    assert abs(errors[1] ** 0.5 - product.certificate.relative_error) < 1e-6
+    assert abs(white.certificate.relative_error - product.certificate.relative_error) < 1e-6
+    assert errors[1] < errors[0]
