@@ -134,6 +134,7 @@ def test_cut_through_a_gap(values, kept):
         (12, 18, ((2, 3, 2), (3, 2, 3)), {"rtol": 0.4}),
         (11, 17, tn.MatrixLayout((2, 3, 2), (3, 2, 3), 11, 17), {"max_bond": 4}),  # padded
         (16, 16, 4, {"max_bond": 3}),
+        (12, 18, ((2, 3, 2), (3, 2, 3)), {"max_params": 70}),
         (16, 16, 4, {"bonds": "full", "max_bond": 5}),
         (2, 60, ((2, 1, 1), (1, 4, 15)), {"max_bond": 2}),
         (60, 2, ((30, 2), (1, 2)), {"max_bond": 1}),
@@ -316,3 +317,15 @@ def test_entries_beyond_the_range_of_the_type_are_refused():
     W = leaf(np.full((4, 4), 6e4), torch.float16)
     with pytest.raises((tn.errors.NonFiniteError, tn.errors.ToleranceError), match="core"):
         tn.mpo(W, SITES, max_bond=1, differentiable=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("limits", [{}, {"max_bond": 4}, {"rtol": 0.3}])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_gradients_on_the_device_equal_those_on_the_host(limits, dtype):
+    W = torch.as_tensor(np.random.default_rng(0).normal(size=(24, 36))).to(dtype)
+    probe = torch.as_tensor(np.random.default_rng(1).normal(size=(24, 36))).to(dtype)
+    there = gradient(W.cuda(), probe.cuda(), shape=4, **limits)
+    assert there.is_cuda
+    assert torch.allclose(there.cpu(), gradient(W, probe, shape=4, **limits), atol=1e-9)
