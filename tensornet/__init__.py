@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from tensornet import errors, interop
 from tensornet.accounting import Report
+from tensornet.cached import CachedMPO
 from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.contract.chain import contract_matrix, contract_tensor
+from tensornet.contract.matrix_plan import BreakEven, break_even
 from tensornet.contract.plan import Plan
 from tensornet.contract.planner import contract, plan
 from tensornet.decompose import mpo, tt
@@ -32,6 +34,8 @@ __all__ = [
     "MPOBatch",
     "SharedCertificate",
     "SharedMPO",
+    "BreakEven",
+    "CachedMPO",
     "Certificate",
     "MatrixLayout",
     "MetricCertificate",
@@ -39,6 +43,7 @@ __all__ = [
     "Report",
     "TensorTrain",
     "account",
+    "break_even",
     "contract",
     "contract_matrix",
     "contract_tensor",

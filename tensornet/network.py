@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tensornet import chains
 from tensornet.accounting import Report, count
+from tensornet.cached import CachedMPO
 from tensornet.certificate import Certificate, restored, without_padding
 from tensornet.checks import describe
-from tensornet.contract.chain import apply_cores, contract_matrix, contract_tensor
+from tensornet.contract.apply import apply_cores, plan_cores
+from tensornet.contract.chain import contract_matrix, contract_tensor
+from tensornet.contract.matrix_plan import BreakEven, break_even
+from tensornet.contract.plan import Plan
 from tensornet.cores import (
     conjugate,
     contract_wide,
@@ -132,6 +136,56 @@ class MPO(Chain):
         if x.ndim == 1:
             return apply_cores(cores, layout, x[:, None])[:, 0]
         return apply_cores(cores, layout, x.T).T
+
+    def plan(
+        self,
+        batch: int = 1,
+        *,
+        memory_limit: int | None = None,
+        minimize: Literal["time", "multiply_adds", "peak", "traffic"] = "time",
+    ) -> Plan:
+        """Return the order in which W @ x is contracted, for x with ``batch`` columns.
+
+        ``m @ x`` follows the plan for "time": that of the orders below which is expected to be
+        the fastest, from its products and copies. ``strategy`` is "dense" (W is built first),
+        "left" or "right" (cores are applied one by one) or "factorized" (some cores are joined
+        first, or another order). The operands are the cores and x in shape (*col_dims, batch);
+        padding counts.
+
+        Parameters
+        ----------
+        batch : int
+            Number of columns of x.
+        memory_limit : int, optional
+            Most elements alive at any moment, as for :func:`tensornet.plan`.
+        minimize : {"time", "multiply_adds", "peak", "traffic"}
+            What is least; the counts are exact minima for up to seven sites.
+
+        Raises
+        ------
+        ShapeError, OptionError
+            If ``batch`` is no positive integer, or another option is none.
+        MemoryLimitError
+            If no order keeps the limit; the message has the smallest peak.
+
+        Examples
+        --------
+        >>> m = MPO([np.ones((1, 8, 8, 2)), np.ones((2, 8, 8, 1))])
+        >>> m.plan(1).strategy, m.plan(4096).strategy
+        ('right', 'dense')
+        """
+        return plan_cores(self._cores, self._layout, batch, memory_limit, minimize)
+
+    def break_even(self, batch: int = 1) -> BreakEven:
+        """Return the largest uniform bond at which cores beat the matrix for a batch.
+
+        See :func:`tensornet.break_even`.
+        """
+        return break_even(self._layout, batch)
+
+    def cached(self) -> CachedMPO:
+        """Return this network with its matrix kept, for products at the speed of the dense one."""
+        return CachedMPO(self)
 
     def move_center(self, site: int) -> MPO:
         """Return the same matrix with the norm in core ``site``; other cores are isometric.

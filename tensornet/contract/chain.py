@@ -1,4 +1,4 @@
-"""Contraction of a chain of cores to a tensor or matrix, and its product with matrices.
+"""Contraction of a chain of cores to a tensor or matrix.
 
 Everything here is plain products and reshapes, so torch differentiates through it.
 """
@@ -97,23 +97,24 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     return layout.unfold(contract_tensor([fuse(core, backend) for core in cores]))
 
 
-def apply_cores(cores: Sequence[Array], layout: MatrixLayout, x: Array) -> Array:
-    """Return W @ x for cores (left, i, j, right) of W and ``x`` of shape (cols, batch).
+def join_cores(cores: Cores, backend: Backend) -> Array:
+    """Return a part of a chain, cores (left, i, j, right), joined: (left, i, j, ..., right).
 
-    Takes the cheapest of three orders by multiply-adds: a sweep from the left, a sweep from
-    the right, or building W first; the last is often the best for large batches.
+    Nothing is checked; the outer bonds may be of any size.
     """
-    backend = backend_of(*cores, x)
-    dtype = dtype_name(x)
-    wide = tuple(_widen(core, backend) for core in cores)
-    x = _widen(x, backend)
-    strategy = cheapest(layout, tuple(int(c.shape[0]) for c in cores), int(x.shape[1]))
-    if strategy == "dense":
-        result = contract_matrix(wide, layout) @ x
-    else:
-        sweep = _sweep_left if strategy == "left" else _sweep_right
-        result = sweep(wide, _pad_rows(x, layout, backend), backend)[: layout.rows]
-    return backend.cast(result, dtype)
+    if len(cores) == 1:
+        return cores[0]
+    sites = tuple(int(c.shape[1]) * int(c.shape[2]) for c in cores)
+    bonds = (*(int(c.shape[0]) for c in cores), int(cores[-1].shape[3]))
+    joined = _join(cores, join_order(sites, bonds).split, 0, len(cores), backend)
+    pairs = (int(d) for core in cores for d in core.shape[1:3])
+    return joined.reshape((bonds[0], *pairs, bonds[-1]))
+
+
+def join_matrix(cores: Cores, layout: MatrixLayout, backend: Backend) -> Array:
+    """Return the matrix of cores that are known to fit a layout; it may be a view of a core."""
+    joined = join_cores(cores, backend).reshape(layout.site_dims)
+    return layout.unfold(joined)
 
 
 def _checked(cores: object, n_dims: int) -> Backend:
@@ -169,68 +170,10 @@ def join_order(sites: tuple[int, ...], bonds: tuple[int, ...]) -> JoinOrder:
     return JoinOrder(cost[0, n], split)
 
 
-@lru_cache(maxsize=1024)
-def cheapest(layout: MatrixLayout, lefts: tuple[int, ...], batch: int) -> str:
-    """Return "left", "right" or "dense": the order of W @ x with the fewest multiply-adds."""
-    bonds = (*lefts, 1)
-    costs = {
-        "left": _sweep_cost(layout.row_dims, layout.col_dims, bonds, batch),
-        "right": _sweep_cost(layout.row_dims[::-1], layout.col_dims[::-1], bonds[::-1], batch),
-    }
-    if layout.n_sites <= MAX_SITES:
-        rebuild = join_order(layout.site_dims, bonds).multiply_adds
-        costs["dense"] = rebuild + layout.rows * layout.cols * batch
-    return min(costs, key=lambda name: costs[name])
-
-
 def fuse(core: Array, backend: Backend) -> Array:
     """Return a core (left, i, j, right) as (left, i * j, right)."""
     left, i, j, right = (int(d) for d in core.shape)
     return backend.tl.reshape(core, (left, i * j, right))
-
-
-def _sweep_cost(
-    rows: tuple[int, ...], cols: tuple[int, ...], bonds: tuple[int, ...], batch: int
-) -> int:
-    total, done, todo = 0, 1, math.prod(cols) * batch
-    for k, (i, j) in enumerate(zip(rows, cols, strict=True)):
-        todo //= j
-        total += done * bonds[k] * i * j * bonds[k + 1] * todo
-        done *= i
-    return total
-
-
-def _sweep_left(cores: Cores, x: Array, backend: Backend) -> Array:
-    # State: (rows done, bond * column factor, columns to do and batch).
-    batch = int(x.shape[1])
-    done, bond = 1, 1
-    for core in cores:
-        left, i, j, right = (int(d) for d in core.shape)
-        state = backend.tl.reshape(x, (done, bond * j, -1))
-        factor = backend.tl.reshape(backend.tl.transpose(core, (1, 3, 0, 2)), (i * right, left * j))
-        x = factor @ state
-        done, bond = done * i, right
-    return backend.tl.reshape(x, (done, batch))
-
-
-def _sweep_right(cores: Cores, x: Array, backend: Backend) -> Array:
-    # State: (columns to do, column factor * bond, rows done and batch).
-    batch = int(x.shape[1])
-    done, bond = 1, 1
-    for core in reversed(cores):
-        left, i, j, right = (int(d) for d in core.shape)
-        state = backend.tl.reshape(x, (-1, j * bond, done * batch))
-        factor = backend.tl.reshape(core, (left * i, j * right))
-        x = factor @ state
-        done, bond = done * i, left
-    return backend.tl.reshape(x, (done, batch))
-
-
-def _pad_rows(x: Array, layout: MatrixLayout, backend: Backend) -> Array:
-    missing = layout.padded_shape[1] - int(x.shape[0])
-    if not missing:
-        return x
-    return backend.tl.concatenate([x, backend.zeros((missing, int(x.shape[1])), x)], axis=0)
 
 
 def _join(
@@ -243,8 +186,8 @@ def _join(
     right = _join(cores, split, middle, stop, backend)
     ends = (int(left.shape[0]), -1, int(right.shape[-1]))
     bond = int(right.shape[0])
-    product = backend.tl.reshape(left, (-1, bond)) @ backend.tl.reshape(right, (bond, -1))
-    return backend.tl.reshape(product, ends)
+    product = left.reshape((-1, bond)) @ right.reshape((bond, -1))
+    return product.reshape(ends)
 
 
 def _widen(a: Array, backend: Backend) -> Array:

@@ -17,7 +17,8 @@ import tensornet as tn
 from tensornet import limits as limits_module
 from tensornet.backend import load_backend
 from tensornet.bonds import structural_bonds
-from tensornet.contract.chain import apply_cores, cheapest, join_order
+from tensornet.contract.apply import apply_cores
+from tensornet.contract.chain import join_order
 from tensornet.factorize import is_fair, next_fair
 from tensornet.linalg import fix_signs, side_basis, thin_svd
 from tensornet.sweep import meeting_site
@@ -254,13 +255,6 @@ def test_every_strategy_gives_the_product(layout, data, batch):
     x = np.random.default_rng(0).normal(size=(layout.cols, batch))
     expected = tn.contract_matrix(cores, layout) @ x
     assert_close(apply_cores(cores, layout, x), expected, 1e-11)
-
-
-def test_the_cheapest_strategy_depends_on_the_batch():
-    layout = tn.matrix_layout(768, 3072)
-    lefts = (1, 12, 64, 64, 16)
-    assert cheapest(layout, lefts, 100_000) == "dense"
-    assert cheapest(layout, (1, 2, 2, 2, 2), 1) in ("left", "right")
 
 
 def test_noise_is_measured_by_the_element_type():
