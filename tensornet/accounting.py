@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensornet.backend import dtype_name, n_elements
+from tensornet.checks import describe, integer
+from tensornet.contract.orders import product_costs
+from tensornet.errors import ArrayTypeError, OptionError, ShapeError, complaint
 from tensornet.typing import Array, Cores
 
 
@@ -92,6 +95,53 @@ class Report:
         if self.unique > self.dense:
             lines.append("Note: larger than the dense form; truncate or share to save.")
         return "\n".join(lines)
+
+
+def account(network: Any, *, batch: int | None = None) -> Report:
+    """Return exact counts for one network or several; a core held by several counts once.
+
+    Parameters
+    ----------
+    network : MPO, TensorTrain, MPOBatch, SharedMPO, or sequence of them
+        What to count.
+    batch : int, optional
+        A number of vectors: then the report has the multiply-adds of the products W @ x of all
+        MPOs with so many, for each order in which they can be made. (For one vector: 1.)
+
+    Returns
+    -------
+    Report
+        ``total``, ``unique``, ``trainable``, ``shared``, ``by_kind``, ``by_core``,
+        ``bytes_by_dtype``, ``gauge_free``, ``dense``, ``ratio``, ``multiply_adds``.
+
+    Raises
+    ------
+    ShapeError
+        If the sequence is empty, or ``batch`` is no positive integer.
+    OptionError
+        If ``batch`` is given for something else than MPOs.
+
+    Examples
+    --------
+    >>> import tensornet as tn
+    >>> m = tn.MPO([np.ones((1, 4, 4, 2)), np.ones((2, 4, 4, 1))])
+    >>> report = account(m, batch=10)
+    >>> report.unique, report.dense, report.ratio, report.gauge_free
+    (64, 256, 0.25, 60)
+    >>> report.multiply_adds
+    {'matrix': 2560, 'left': 2560, 'right': 2560, 'dense': 3072}
+    """
+    several = isinstance(network, Sequence) and not isinstance(network, str)
+    networks: list[Any] = list(network) if several else [network]
+    networks = [part for n in networks for part in getattr(n, "mpos", (n,))]
+    if not networks:
+        raise ShapeError(complaint("network", "hold at least one network", "an empty sequence"))
+    for n in networks:
+        if not (hasattr(n, "cores") and hasattr(n, "account")):
+            expected = "be an MPO, a TensorTrain or a sequence of them"
+            raise ArrayTypeError(complaint("network", expected, describe(n)))
+    costs = None if batch is None else _costs(networks, integer("batch", batch, 1, ShapeError))
+    return count([(n.cores, math.prod(n.shape)) for n in networks], costs)
 
 
 class _Entry(NamedTuple):
@@ -191,3 +241,19 @@ def storage_key(core: Array) -> object:
         address, strides = core.__array_interface__["data"][0], core.strides
     # An axis of size 1 has no stride that means anything.
     return address, shape, tuple(s for s, d in zip(strides, shape, strict=True) if d > 1)
+
+
+def _costs(networks: Sequence[Any], batch: int) -> dict[str, int]:
+    totals = {"matrix": 0}
+    for n in networks:
+        if not hasattr(n, "layout"):
+            given = f"{batch} with a {type(n).__name__}"
+            remedy = "Vectors are multiplied with MPOs only."
+            raise OptionError(complaint("batch", "be left out", given, remedy))
+        copies = math.prod(n.shape[:-2])
+        totals["matrix"] += math.prod(n.shape) * batch
+        for name, cost in product_costs(n.layout, n.bond_dims[:-1], batch).items():
+            totals[name] = totals.get(name, 0) + copies * cost
+    # Only what all networks can do is a strategy for all of them.
+    known = [set(product_costs(n.layout, n.bond_dims[:-1], batch)) for n in networks]
+    return {k: v for k, v in totals.items() if k == "matrix" or all(k in names for names in known)}
