@@ -22,6 +22,7 @@ import tensornet as tn
 from tensornet.backend import backend_of
 from tensornet.contract import orders as o
 from tensornet.contract.apply import apply_cores
+from tensornet.cores import operand
 
 SHAPES = [(256, 256), (768, 768), (768, 3072), (1024, 4096), (4096, 1024), (4096, 4096)]
 BONDS: list[Any] = [1, 4, 16, 64, 256, "full"]
@@ -100,7 +101,12 @@ def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget
     bonds, backend = m.bond_dims, backend_of(x)
     speed = o.speed_of(backend.name, "cpu")
     chosen = tried(layout, bonds, batch, speed, within)
-    runs = [lambda q=order: apply_cores(m.cores, layout, x, q) for order in chosen]
+    runs = [
+        lambda q=order: apply_cores(
+            m.cores, layout, operand("m @ x", x, m.cores[0], shape[1], 0), q
+        )
+        for order in chosen
+    ]
     times = seconds([lambda: m @ x, lambda: w @ x, *runs], budget)
     return {
         "shape": shape,
@@ -173,16 +179,19 @@ def main() -> None:
     parser.add_argument("--library", default="numpy", choices=["numpy", "torch"])
     parser.add_argument("--within", type=float, default=3.0)
     parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
-    parser.add_argument("--quick", action="store_true", help="leave out the largest")
+    parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--save", help="write the measurements to this file")
     options = parser.parse_args()
     planning_time()
-    rows = []
-    for shape, bond, batch in itertools.product(SHAPES, BONDS, BATCHES):
-        if options.quick and shape[0] * shape[1] * batch > 768 * 3072 * 1024:
-            continue
-        rows.append(point(options.library, shape, bond, batch, options.within, options.budget))
+    grid = list(itertools.product(SHAPES, BONDS, BATCHES))
+    order = np.random.default_rng(0).permutation(len(grid))
+    rows, first = [], time.perf_counter()
+    for k in order:
+        if time.perf_counter() - first > options.total:
+            break
+        rows.append(point(options.library, *grid[k], options.within, options.budget))
+    print(f"{len(rows)} of {len(grid)} points, {options.library}")
     report(rows)
     if options.save:
         Path(options.save).write_text(json.dumps(rows), encoding="utf-8")

@@ -83,18 +83,20 @@ def _segment(cores: Cores, *, left: bool, backend: Backend) -> Array:
     From the left (rows and right bond, left bond and columns), from the right (left bond and
     rows, columns and right bond).
     """
-    n, tl = len(cores), backend.tl
-    first, last = int(cores[0].shape[0]), int(cores[-1].shape[3])
-    pairs = [(int(core.shape[1]), int(core.shape[2])) for core in cores]
-    rows, cols = (math.prod(p[k] for p in pairs) for k in range(2))
+    tl = backend.tl
+    if len(cores) == 1:
+        first, i, j, last = cores[0].shape
+        if left:
+            return tl.transpose(cores[0], (1, 3, 0, 2)).reshape((i * last, first * j))
+        return cores[0].reshape((first * i, j * last))
     joined = join_cores(cores, backend)
-    split = joined.reshape((first, *(d for pair in pairs for d in pair), last))
-    i, j = list(range(1, 2 * n, 2)), list(range(2, 2 * n + 1, 2))
+    first, *dims, last = joined.shape
+    rows, cols = math.prod(dims[::2]), math.prod(dims[1::2])
+    i, j = range(1, len(dims) + 1, 2), range(2, len(dims) + 1, 2)
     if left:
-        moved = tl.transpose(split, (*i, 2 * n + 1, 0, *j))
+        moved = tl.transpose(joined, (*i, len(dims) + 1, 0, *j))
         return moved.reshape((rows * last, first * cols))
-    moved = split if n == 1 else tl.transpose(split, (0, *i, *j, 2 * n + 1))
-    return moved.reshape((first * rows, cols * last))
+    return tl.transpose(joined, (0, *i, *j, len(dims) + 1)).reshape((first * rows, cols * last))
 
 
 def _pad_rows(x: Array, layout: MatrixLayout, backend: Backend) -> Array:

@@ -89,8 +89,8 @@ class Speed(NamedTuple):
 
 # Measured by benchmarks/planning.py in float32 on one thread; only ratios matter.
 HOST = {
-    "numpy": Speed(1.4e-5, 1.5e-5, 0.0, 2.3e-11, 1.6e-10, 3.3e-10, 0.0, 6.8e-10),
-    "pytorch": Speed(1e-5, 2e-5, 3e-7, 2e-11, 1e-10, 1e-10, 3e-10, 1e-9),
+    "numpy": Speed(1.1e-5, 1.45e-5, 0.0, 2.3e-11, 1e-10, 4.2e-10, 0.0, 1e-9),
+    "pytorch": Speed(2.6e-5, 5e-5, 0.0, 2.4e-11, 1e-10, 4.2e-10, 0.0, 2.8e-9),
 }
 # An accelerator starts each call late and then does much at once.
 DEVICE = Speed(2e-5, 3e-5, 1e-9, 1e-13, 1e-12, 1e-12, 1e-12, 3e-12)
