@@ -117,7 +117,13 @@ def filled_up(cores: Cores, bonds: tuple[int, ...], center: int | None, backend:
 
 def _with_columns(a: Numbers, known: int) -> Numbers:
     """Return a matrix whose columns after the first ``known``, orthonormal ones are so too."""
-    if known == a.shape[1]:
+    missing = a.shape[1] - known
+    if missing == 0:
         return a
-    basis = np.linalg.qr(a[:, :known], mode="complete")[0]
-    return np.concatenate([a[:, :known], basis[:, known : a.shape[1]]], axis=1)
+    kept = a[:, :known]
+    # Any vectors do: what is left of random ones beside the known ones, projected twice because
+    # once leaves rounding errors in their direction.
+    new = np.random.default_rng(0).normal(size=(len(a), missing)).astype(a.dtype)
+    for _ in range(2):
+        new = np.linalg.qr(new - kept @ (kept.conj().T @ new))[0]
+    return np.concatenate([kept, new], axis=1)
