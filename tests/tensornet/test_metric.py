@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.als import Problem, frames, spread
+from tensornet.als import Effort, Problem, frames, refine, spread
 from tensornet.backend import load_backend
 from tensornet.cores import contract_wide
 from tensornet.errors import (
@@ -437,3 +437,18 @@ def test_a_product_metric_is_carried_back_without_loss(dtype: str) -> None:
     assert abs(errors[1] ** 0.5 - product.certificate.relative_error) < 1e-6
     assert abs(white.certificate.relative_error - product.certificate.relative_error) < 1e-6
     assert errors[1] < errors[0]
+
+
+def test_conjugate_gradients_take_as_many_steps_as_the_metric_has_values() -> None:
+    rng = np.random.default_rng(7)
+    V = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    H = (V * np.repeat([1.0, 3.0, 10.0, 100.0], 3)) @ V.T
+    W = rng.normal(size=(5, 12))
+    metric, layout = checked_metric(H, W, W, NUMPY), MatrixLayout((5,), (12,))
+    problem = Problem(W, metric.matrix, metric.root, metric.square(W, NUMPY), layout, NUMPY)
+    nothing = (np.zeros((1, 60, 1)),)
+    few, enough = (
+        refine(nothing, 0, problem, Effort(sweeps=1, steps=steps, idle=0.0)).history[-1]
+        for steps in (3, 4)
+    )
+    assert enough < 5e-3 < 1e-2 < few  # steps are in single precision
