@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tensornet.algebra import (
     steady,
     widened,
 )
-from tensornet.backend import Backend, backend_of, dtype_name, library_of, load_backend, traced
+from tensornet.backend import backend_of, dtype_name, library_of, load_backend, traced
 from tensornet.contract.chain import contract_tensor
 from tensornet.errors import ArrayTypeError, DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
@@ -71,27 +71,25 @@ def together(argument: str, places: list[Integers]) -> list[Integers]:
 def rows_of(cores: Cores, layout: MatrixLayout, ids: Integers) -> Array:
     """Return the rows with the given numbers, shape (*ids.shape, cols).
 
-    Sweeps over the sites; row numbers that begin with the same digits share their work, and so
-    do all that have the same digit at a site. torch differentiates through it.
+    Two sweeps meet at the bond where that costs least. Row numbers that begin (or end) with the
+    same digits share their work, and so do all that have the same digit at a site. torch
+    differentiates through it.
     """
     backend = backend_of(*cores)
+    wide = tuple(widened(core, backend) for core in cores)
+    mirrored = tuple(backend.tl.transpose(core, (3, 1, 2, 0)) for core in wide[::-1])
     unique, places = np.unique(ids.ravel(), return_inverse=True)
-    wide, exponent = tuple(widened(core, backend) for core in cores), 0
-    state = backend.tl.reshape(backend.identity(1, wide[0]), (1, 1, 1))
-    rest, prefixes = math.prod(layout.row_dims), np.zeros(1, np.int64)
-    for core, dim in zip(wide, layout.row_dims, strict=True):
-        rest //= dim
-        longer = np.unique(unique // rest)
-        parents = np.searchsorted(prefixes, longer // dim)
-        state, prefixes = _extended(state, core, parents, longer % dim, backend), longer
-        state, exponent = steady(state, exponent, backend) if ids.size else (state, 0)
-    flat = backend.tl.reshape(
-        scaled_back(state, exponent), (len(unique), math.prod(layout.col_dims))
-    )
-    found = flat[positions(places.ravel(), flat, backend)][:, : layout.cols]
+    digits, n = site_indices(unique, layout.row_dims), len(cores)
+    k = _meeting(wide, len(unique))
+    left = _swept(wide[:k], digits[:k], wide[0], len(unique))
+    right = _swept(mirrored[: n - k], digits[::-1][: n - k], wide[0], len(unique), mirror=True)
+    rows = left.gathered(places.ravel()) @ backend.matrix_transpose(right.gathered(places.ravel()))
+    flat = backend.tl.reshape(rows, (ids.size, math.prod(layout.col_dims)))[:, : layout.cols]
+    flat = scaled_back(flat, left.exponent + right.exponent)
     with np.errstate(over="ignore", under="ignore"):
-        found = backend.cast(found, dtype_name(cores[0]))
-    return backend.tl.reshape(found, (*ids.shape, layout.cols))
+        return backend.tl.reshape(
+            backend.cast(flat, dtype_name(cores[0])), (*ids.shape, layout.cols)
+        )
 
 
 def entries_of(cores: Cores, places: list[Integers]) -> Array:
@@ -151,10 +149,42 @@ def summed(a: Array) -> Array:
     return backend.tl.sum(widened(a, backend) if dtype_name(a) in HALF else a)
 
 
+class _Swept(NamedTuple):
+    """States (beginnings, columns, bond), the exponent taken out, and each number's beginning."""
+
+    state: Array
+    exponent: int
+    beginning: Integers
+
+    def gathered(self, places: Integers) -> Array:
+        """Return the states of numbers, one after the other."""
+        backend = backend_of(self.state)
+        return self.state[positions(self.beginning[places], self.state, backend)]
+
+
+def _swept(
+    cores: Cores, digits: list[Integers], like: Array, count: int, *, mirror: bool = False
+) -> _Swept:
+    """Return the states of ``count`` numbers after some sites, computed once for equal digits.
+
+    ``mirror`` says that the sites come in reversed order: new columns go before the others.
+    """
+    backend = backend_of(like)
+    state = backend.tl.reshape(backend.identity(1, like), (1, 1, 1))
+    exponent, beginning = 0, np.zeros(count, np.int64)
+    for core, digit in zip(cores, digits, strict=True):
+        i = int(core.shape[1])
+        longer, beginning = np.unique(beginning * i + digit, return_inverse=True)
+        state = _extended(state, core, longer // i, longer % i, mirror=mirror)
+        state, exponent = steady(state, exponent, backend) if count else (state, 0)
+    return _Swept(state, exponent, beginning.ravel())
+
+
 def _extended(
-    state: Array, core: Array, parents: Integers, digit: Integers, backend: Backend
+    state: Array, core: Array, parents: Integers, digit: Integers, *, mirror: bool
 ) -> Array:
-    """Return the states (prefixes, columns so far, bond) of prefixes that are one digit longer."""
+    """Return the states of beginnings that are one digit longer."""
+    backend = backend_of(core)
     left, _, j, right = (int(d) for d in core.shape)
     done = int(state.shape[1])
     parts, order = [], []
@@ -162,9 +192,31 @@ def _extended(
         chosen = np.flatnonzero(digit == d)
         above = backend.tl.reshape(state[positions(parents[chosen], state, backend)], (-1, left))
         factor = backend.tl.reshape(core[:, int(d)], (left, j * right))
-        parts.append(backend.tl.reshape(above @ factor, (len(chosen), done * j, right)))
+        part = backend.tl.reshape(above @ factor, (len(chosen), done, j, right))
+        part = backend.tl.transpose(part, (0, 2, 1, 3)) if mirror else part
+        parts.append(backend.tl.reshape(part, (len(chosen), done * j, right)))
         order.append(chosen)
     if not parts:
         return backend.zeros((0, done * j, right), core)
     joined = backend.tl.concatenate(parts, axis=0)
     return joined[positions(np.argsort(np.concatenate(order)), joined, backend)]
+
+
+def _meeting(cores: Cores, count: int) -> int:
+    """Return how many sites the sweep from the left takes, for the fewest multiply-adds."""
+    shapes = [tuple(int(d) for d in core.shape) for core in cores]
+    forward = _costs(shapes, count)
+    backward = _costs([shape[::-1] for shape in shapes[::-1]], count, rows=2)[::-1]
+    cols = math.prod(shape[2] for shape in shapes)
+    bonds = [*(shape[0] for shape in shapes), 1]
+    totals = [a + b + count * cols * r for a, b, r in zip(forward, backward, bonds, strict=True)]
+    return totals.index(min(totals))
+
+
+def _costs(shapes: list[tuple[int, ...]], count: int, rows: int = 1) -> list[int]:
+    costs, known, done = [0], 1, 1
+    for shape in shapes:
+        known = min(count, known * shape[rows])
+        done *= shape[3 - rows]
+        costs.append(costs[-1] + known * done * shape[0] * shape[3])
+    return costs

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend
+from tensornet.backend import Backend, backend_of, n_elements
 from tensornet.canonical import absorb_left, move_left, rows_matrix
 from tensornet.chains import trusted, widened
-from tensornet.layout import MatrixLayout
+from tensornet.cores import contract_wide, frobenius
+from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.linalg import thin_svd
 from tensornet.padding import digits, open_bonds
 from tensornet.storage import scaled, weight
@@ -43,17 +44,30 @@ def size(cores: Cores, center: int | None, layout: MatrixLayout | None = None) -
     """Return the Frobenius norm of a chain, without its padding if it has a padded layout.
 
     From orthogonal factors, not from squares of the cores: where a difference almost vanishes,
-    its norm is right to the rounding of the parts.
+    its norm is right to the rounding of the parts. Only a padded matrix that is smaller than
+    its cores is formed: that costs less.
     """
     backend, wide = widened(cores)
     center = trusted(cores, center)
     if layout is not None and layout.padded:
+        small = math.prod(layout.padded_shape) <= sum(map(n_elements, cores))
+        if small and layout.n_sites <= MAX_SITES:
+            norm = _formed(cores, layout)
+            if 0.0 < norm < math.inf:
+                return Size(norm, 0)
         first, exponent = _to_first(wide, center, backend)
         return Size(math.sqrt(_true_weight(first, layout, backend)), exponent)
     if center is not None:
         wide = (wide[center],)
     first, exponent = _to_first(wide, None, backend)
     return Size(math.sqrt(weight(first[0], backend)), exponent)
+
+
+def _formed(cores: Cores, layout: MatrixLayout) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # then the cores are taken
+        wide = contract_wide(cores, layout)
+    backend = backend_of(wide)
+    return frobenius(wide) if backend.all_finite(wide) else math.inf
 
 
 def distance(a: Size, b: Size) -> float:

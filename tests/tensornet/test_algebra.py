@@ -652,3 +652,26 @@ def test_jax_traces_through_sums_and_products():
     value = jax.jit(loss)(m.cores)
     W = host(m.to_matrix()).real
     assert float(value) == pytest.approx((W * W).sum() + np.trace(W @ W + 2 * W), rel=1e-4)
+
+
+@given(st.data())
+def test_rows_whatever_the_meeting_bond(data):
+    layout = data.draw(layouts(max_size=300))
+    m = tn.MPO(data.draw(mpo_cores(layout)), *layout.shape)
+    ids = np.array(data.draw(st.lists(st.integers(0, layout.rows - 1), max_size=6)), np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        meeting = data.draw(st.integers(0, layout.n_sites))
+        patch.setattr("tensornet.lookup._meeting", lambda cores, count: meeting)
+        close(m.rows(ids), m.to_matrix()[ids], size=m.norm())
+
+
+def test_a_small_padded_matrix_is_formed_for_its_norm_where_it_fits_the_range():
+    layout = tn.MatrixLayout((2, 2, 2), (2, 2, 2), 7, 7)
+    m = network(layout, bond=8)
+    assert m.norm() == pytest.approx(np.linalg.norm(m.to_matrix()), rel=1e-13)
+    huge = tn.MPO([core * 1e150 for core in m.cores], 7, 7)
+    assert huge.norm() == math.inf
+    assert huge.log10_norm() == pytest.approx(450 + m.log10_norm())
+    many = tn.MPO([np.ones((1, 1, 1, 1))] * 39 + [np.ones((1, 3, 1, 1))], 2, 1)
+    assert many.norm() == pytest.approx(math.sqrt(2))
+    assert many.round().norm() == pytest.approx(math.sqrt(2))
