@@ -176,12 +176,16 @@ def _improved(state: _State, sides: _Frames, problem: Problem, effort: Effort) -
     residual = gathered(state.weighted, sides, problem)
     square, gained = weight(residual, backend), 0.0
     direction, noise = residual, eps(dtype_name(residual))
+    # A residual this small is rounding: steps along it would only let it grow.
+    floor = (32.0 * noise) ** 2 * weight(state.weighted, backend)
     for _ in range(effort.steps):
+        if square <= floor:
+            break
         change = spread(direction, sides, problem)
         weighted = change @ problem.metric
         curvature = _inner(change, weighted, backend)
         # A direction without metric changes nothing; below this share it is rounding.
-        if square == 0.0 or curvature <= noise * weight(direction, backend):
+        if curvature <= noise * weight(direction, backend):
             break
         length = square / curvature
         state = _State(

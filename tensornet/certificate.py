@@ -178,6 +178,15 @@ class MetricCertificate(Certificate):
     ----------
     norm : float
         |W H^(1/2)| (absolute).
+    discarded_share : tuple of float
+        Empty.
+    storage_error : float
+        Error of storing the cores in their element type (relative, Frobenius), an estimate;
+        what it costs in the metric is part of ``metric_error``.
+    singular_values : tuple of None
+        None for each inner bond.
+    padding_share : None
+        Errors are those of the matrix without its padding.
     metric_error : float
         The error in the metric (relative).
     frobenius_error : float
