@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet import joint_fit
+from tensornet import joint, joint_fit
+from tensornet.backend import backend_of
 from tensornet.testing import assert_close, layouts, relative_error, tolerance_of
 
 torch = pytest.importorskip("torch")
@@ -353,3 +354,18 @@ def test_messages_about_the_matrices():
         tn.shared_mpo(W)
     with pytest.raises(tn.errors.ToleranceError, match="core 1 must fit the range of float16"):
         tn.shared_mpo(np.full((2, 24, 36), 60000.0, dtype="float16"), SITES, max_bond=1)
+
+
+def test_a_common_core_tends_to_the_dense_least_squares_solution(monkeypatch):
+    rng = np.random.default_rng(2)
+    sides = rng.normal(size=(3, 1, 4, 3)), rng.normal(size=(3, 2, 5, 1))
+    tensors = rng.normal(size=(3, 4, 6, 5))
+    problem = joint.Joint(tensors, (False, True, False), None, backend_of(tensors))
+    left, right = sides[0][:, 0], sides[1][..., 0]
+    step = joint._Step(1, left, right, problem)
+    operator = np.concatenate([np.kron(left[k], right[k].T) for k in range(3)])
+    seen = np.concatenate([tensors[k].transpose(0, 2, 1).reshape(20, 6) for k in range(3)])
+    best = np.linalg.lstsq(operator, seen, rcond=None)[0].reshape(3, 2, 6).transpose(0, 2, 1)
+    # Conjugate gradients end after as many steps as there are unknowns in each slice.
+    monkeypatch.setattr(joint, "_STEPS", 6)
+    assert_close(step.solved(np.zeros((1, 3, 6, 2)))[0], best, 1e-9)
