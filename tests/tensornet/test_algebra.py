@@ -1,9 +1,8 @@
-"""Every operation on networks against its dense twin: random layouts, element types, libraries."""
+"""Sums, products and numbers times networks against their dense twins, in every library."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,65 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.backend import dtype_name, library_of, load_backend
+from tensornet.backend import dtype_name, library_of
 from tensornet.padding import mask_cores
 from tensornet.testing import layouts, mpo_cores, relative_error
+from tests.tensornet.twins import EPS, NAMES, OTHER, SMALL, SQUARE, close, host, made, network
 
-torch = pytest.importorskip("torch")
-
-NAMES = {"numpy": "numpy", "torch": "pytorch", "jax": "jax"}
-EPS = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 2e-5, "complex64": 2e-5}
 errors = tn.errors
 
 
-def made(values, library="numpy", dtype=None):
-    values = np.asarray(values)
-    if library == "torch":
-        tensor = torch.as_tensor(np.ascontiguousarray(values))
-        return tensor if dtype is None else tensor.to(getattr(torch, dtype))
-    if library == "jax":
-        jax = pytest.importorskip("jax")
-        with jax.enable_x64(True):
-            return jax.numpy.asarray(values, dtype or values.dtype)
-    return values if dtype is None else values.astype(dtype)
-
-
-def host(a):
-    if isinstance(a, float | int):
-        return np.asarray(a)
-    if isinstance(a, np.generic):
-        return np.asarray(a, dtype="complex128")
-    backend = load_backend(library_of(a))
-    plain = a.detach() if hasattr(a, "detach") else a
-    return np.asarray(backend.numbers(backend.cast(plain, "complex128")))
-
-
-def network(layout, seed=0, dtype="float64", library="numpy", bond=3):
-    """Gaussian cores, also in the padding; no gauge."""
-    rng = np.random.default_rng(seed)
-    bonds = [1, *[bond] * (layout.n_sites - 1), 1]
-    cores = []
-    for shape in layout.core_shapes(bonds):
-        core = rng.normal(size=shape) / math.sqrt(shape[0])
-        core = core + 1j * rng.normal(size=shape) if dtype.startswith("complex") else core
-        cores.append(made(core, library, dtype))
-    return tn.MPO(cores, *layout.shape)
-
-
-def close(actual, expected, dtype="float64", size=None):
-    """Relative to the size of what went in: sums may cancel."""
-    a, b = host(actual), host(expected)
-    assert a.shape == b.shape
-    size = np.linalg.norm(b) if size is None else size
-    assert np.linalg.norm(a - b) <= EPS.get(dtype, 1e-11) * max(size, 1e-300)
-
-
-SQUARE = tn.MatrixLayout((2, 3, 4), (2, 3, 4), 21, 21)
-OTHER = tn.MatrixLayout((2, 3, 4), (4, 3, 2), 21, 23)
-SMALL = {
-    SQUARE: tn.MatrixLayout((2, 2), (2, 2), 4, 4),
-    OTHER: tn.MatrixLayout((4, 1), (2, 2), 4, 4),
-}
+torch = pytest.importorskip("torch")
 
 
 # ------------------------------------------------------------------ one suite, all kinds
@@ -78,15 +27,14 @@ SMALL = {
 KINDS = [
     *[("numpy", d) for d in ("float16", "float32", "float64", "complex64", "complex128")],
     *[("torch", d) for d in ("float16", "bfloat16", "float32", "float64", "complex128")],
-    ("jax", "float32"),
 ]
+EVERY = [(*kind, layout) for kind in KINDS for layout in (SQUARE, OTHER)]
+# jax compiles every shape anew: as few as possible.
+EVERY.append(("jax", "float32", SMALL))
 
 
-@pytest.mark.parametrize(("library", "dtype"), KINDS)
-@pytest.mark.parametrize("layout", [SQUARE, OTHER], ids=["square", "other factors"])
+@pytest.mark.parametrize(("library", "dtype", "layout"), EVERY)
 def test_everything_equals_its_dense_twin(library, dtype, layout):
-    if library == "jax":  # compiles every shape anew: as few as possible
-        layout = SMALL[layout]
     a, b = (network(layout, k, dtype, library) for k in (1, 2))
     A, B = host(a.to_matrix()), host(b.to_matrix())
     results = {
@@ -232,333 +180,6 @@ def test_rounding_a_padded_network_of_many_sites():
     assert math.isclose(twice.norm(), 2 * m.norm(), rel_tol=1e-12)
 
 
-# ------------------------------------------------------------------ scalars
-
-
-@pytest.mark.parametrize(
-    "c",
-    [
-        2,
-        -1.5,
-        np.float32(3),
-        np.float64(0.25),
-        np.int8(4),
-        Fraction(1, 3),
-        torch.tensor(2.5),
-        np.array(7.0),
-    ],
-)
-def test_real_numbers_of_all_kinds_keep_the_type(c):
-    for m in (network(OTHER, dtype="float32"), tn.tt(np.ones((3, 4), "float32"))):
-        value = float(c)
-        for result, expected in ((m * c, value), (c * m, value), (m / c, 1 / value)):
-            assert result.dtype == np.float32
-            assert result.norm() == pytest.approx(abs(expected) * m.norm(), rel=1e-5)
-            assert type(result) is type(m)
-
-
-def test_complex_numbers_make_real_networks_complex():
-    m = network(OTHER, dtype="float32")
-    result = (1 + 2j) * m
-    assert result.dtype == np.complex64
-    close(result.to_matrix(), (1 + 2j) * m.to_matrix(), "float32")
-    assert (m * np.complex128(2)).dtype == np.complex64
-    assert (torch.tensor(2j) * network(OTHER, library="torch")).dtype == torch.complex128
-    assert (m / 2j).dtype == np.complex64
-    half = network(OTHER, dtype="float16")
-    with pytest.raises(errors.DTypeError, match="complex number with a float16 network"):
-        half * 1j
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_zero_gives_a_zero_network(library):
-    for c in (0, 0.0, -0.0, np.float32(0), 0j):
-        zero = c * network(SQUARE, library=library)
-        assert zero.bond_dims == (1, 1, 1, 1)
-        assert zero.norm() == 0.0
-        assert zero.log10_norm() == -math.inf
-        assert np.array_equal(zero.entropies(), [0, 0])
-        assert not host(zero.to_matrix()).any()
-        assert host(zero.trace()) == 0
-        assert zero.round(rtol=0.1).bond_dims == (1, 1, 1, 1)
-        assert not host((zero @ zero + zero).to_matrix()).any()
-
-
-def test_numbers_far_from_one():
-    m = tn.MPO([np.full((1, 1, 1, 1), 1e-30, "float32")])
-    assert (m * 1e60).to_matrix().item() == pytest.approx(1e30, rel=1e-6)
-    assert (m / 1e-60).to_matrix().item() == pytest.approx(1e30, rel=1e-6)
-    with pytest.raises(errors.ToleranceError, match="core 0 must fit the range of float32"):
-        m * 1e80
-    tiny = tn.MPO([np.full((1, 1, 1, 1), 1e-310)])
-    assert (tiny / 1e-310).to_matrix().item() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("c", "error", "text"),
-    [
-        (math.nan, errors.NonFiniteError, "c in c * m must be finite, got nan"),
-        (-math.inf, errors.NonFiniteError, "got -inf"),
-        (complex(0, math.inf), errors.NonFiniteError, "got infj"),
-        (10**400, errors.NonFiniteError, "got inf"),
-        (True, errors.OptionError, "must be a number, got True"),
-        (np.ones(3), errors.ArrayTypeError, "got ndarray of shape (3,). Entrywise products are"),
-        (torch.ones(1), errors.ArrayTypeError, "got Tensor of shape (1,)"),
-        (network(OTHER), errors.ArrayTypeError, "matrix products m @ m2"),
-        ("2", TypeError, "unsupported operand|can't multiply"),
-        (None, TypeError, "unsupported operand"),
-    ],
-)
-def test_what_is_no_number(c, error, text):
-    with pytest.raises(error) as caught:
-        network(OTHER) * c
-    assert any(part in str(caught.value) for part in text.split("|"))
-
-
-def test_division_by_zero():
-    with pytest.raises(errors.OptionError, match="c in m / c must not be zero, got 0"):
-        network(OTHER) / 0
-    with pytest.raises(TypeError, match="unsupported operand"):
-        1 / network(OTHER)
-
-
-# ------------------------------------------------------------------ what does not go together
-
-
-def test_networks_that_do_not_go_together():
-    a, wide = network(SQUARE), network(OTHER)
-    for operation in (lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x.hadamard(y), tn.inner):
-        with pytest.raises(errors.ShapeError) as caught:
-            operation(a, wide)
-        assert "21x21 in sites (2, 3, 4)x(2, 3, 4)" in str(caught.value)
-        assert "21x23 in sites (2, 3, 4)x(4, 3, 2)" in str(caught.value)
-        with pytest.raises(errors.DTypeError, match="got float64 and float32"):
-            operation(a, network(SQUARE, dtype="float32"))
-        with pytest.raises(errors.ArrayTypeError, match="pytorch with a numpy network"):
-            operation(a, network(SQUARE, library="torch"))
-        with pytest.raises(errors.ArrayTypeError, match="another MPO, got ndarray of shape"):
-            operation(a, np.ones((21, 21)))
-        with pytest.raises(errors.ArrayTypeError, match="another MPO, got TensorTrain"):
-            operation(a, tn.tt(np.ones((2, 2))))
-    for other in (3, 0.5, False, None):
-        with pytest.raises(errors.ArrayTypeError, match="m \\+ m2 must have another MPO"):
-            a + other
-    with pytest.raises(errors.ArrayTypeError, match="MPO or TensorTrain, got ndarray"):
-        tn.inner(np.ones(3), a)
-    # A true size that differs is another matrix, even where the factors agree.
-    with pytest.raises(errors.ShapeError, match="22x21"):
-        a + network(tn.MatrixLayout((2, 3, 4), (2, 3, 4), 22, 21))
-
-
-def test_products_that_do_not_fit():
-    with pytest.raises(errors.ShapeError, match=r"got 23 as \(4, 3, 2\) and 21 as \(2, 3, 4\)"):
-        network(OTHER) @ network(SQUARE)
-    with pytest.raises(errors.ShapeError, match=r"23 as \(4, 3, 2\) and 24 as \(4, 3, 2\)"):
-        network(OTHER) @ network(tn.MatrixLayout((4, 3, 2), (2, 3, 4)))
-    with pytest.raises(errors.DTypeError, match="float64 and complex64"):
-        network(SQUARE) @ network(SQUARE, dtype="complex64")
-
-
-def test_half_precision_that_overflows_is_an_error():
-    m = tn.MPO([np.full((1, 2, 2, 1), 300.0, "float16")])
-    for operation in (lambda: m @ m, lambda: m.hadamard(m), lambda: 300 * m):
-        with pytest.raises(errors.ToleranceError, match="core 0 must fit the range of float16"):
-            operation()
-    assert tn.inner(m, m) == 360_000.0
-    many = tn.MPO([np.full((1, 60, 60, 1), 1000.0, "float16")])
-    assert many.trace() == 60_000.0
-
-
-# ------------------------------------------------------------------ look-ups
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_t28_rows_of_a_padded_vocabulary(library):
-    rng = np.random.default_rng(0)
-    layout = tn.MatrixLayout((32, 30, 32), (8, 12, 8), 30522, 768)
-    bonds = (1, 6, 5, 1)
-    cores = [
-        made(rng.normal(size=shape), library, "float32") for shape in layout.core_shapes(bonds)
-    ]
-    m = tn.MPO(cores, 30522, 768)
-    ids = np.array([[0, 30521, 17], [17, 101, 30000]])
-    found = m.rows(made(ids, library))
-    assert tuple(found.shape) == (2, 3, 768)
-    close(found, host(m.to_matrix())[ids], "float32")
-    with pytest.raises(errors.ShapeError, match="ids must be 0 to 30521, got 30522"):
-        m.rows(made([3, 30522], library))
-    with pytest.raises(errors.ShapeError, match="got -1"):
-        m.rows(made([-1], library))
-    assert tuple(m.rows(5).shape) == (768,)
-    assert tuple(m.rows([]).shape) == (0, 768)
-    assert tuple(m.rows(made(np.zeros((2, 0, 3), "int64"), library)).shape) == (2, 0, 3, 768)
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint64"])
-def test_integers_of_all_widths(dtype):
-    m = network(OTHER)
-    close(m.rows(np.array([20, 1], dtype)), m.to_matrix()[[20, 1]])
-
-
-@pytest.mark.parametrize(
-    ("look_up", "error", "text"),
-    [
-        (lambda m: m.rows(1.0), errors.DTypeError, "ids must be integers, got float64"),
-        (lambda m: m.rows(torch.ones(2)), errors.DTypeError, "got float32"),
-        (lambda m: m.rows([True]), errors.DTypeError, "got bool"),
-        (lambda m: m.rows(None), errors.DTypeError, "got NoneType"),
-        (lambda m: m.rows("a"), errors.DTypeError, "integers"),
-        (lambda m: m[3], errors.ShapeError, "two indices, got one. See m.rows(ids)."),
-        (lambda m: m[1, 2, 3], errors.ShapeError, "two indices, got 3"),
-        (lambda m: m[1:2, 0], errors.DTypeError, "i in m[i, j] must be integers, got slice"),
-        (lambda m: m[0, -1], errors.ShapeError, "j in m[i, j] must be 0 to 22, got -1"),
-        (lambda m: m[21, 0], errors.ShapeError, "i in m[i, j] must be 0 to 20, got 21"),
-        (
-            lambda m: m[[1, 2], [1, 2, 3]],
-            errors.ShapeError,
-            "broadcast together, got (2,) and (3,)",
-        ),
-    ],
-)
-def test_look_ups_that_do_not_exist(look_up, error, text):
-    with pytest.raises(error) as caught:
-        look_up(network(OTHER))
-    assert text in str(caught.value)
-
-
-def test_look_ups_in_chunks(monkeypatch):
-    monkeypatch.setattr("tensornet.lookup._CHUNK", 20)
-    m = network(OTHER)
-    close(m.diagonal(), np.diagonal(m.to_matrix()))
-    i, j = np.indices(m.shape)
-    close(m[i, j], m.to_matrix())
-
-
-def test_a_traced_look_up_is_refused():
-    jax = pytest.importorskip("jax")
-    m = network(OTHER, dtype="float32", library="jax")
-    with pytest.raises(errors.ArrayTypeError, match="ids must have values"):
-        jax.jit(m.rows)(jax.numpy.arange(3))
-
-
-def test_networks_do_not_iterate_for_ever():
-    for value in (network(OTHER), tn.tt(np.ones((2, 3)))):
-        with pytest.raises((TypeError, errors.ShapeError)):
-            list(value)
-
-
-# ------------------------------------------------------------------ tensor trains
-
-
-@pytest.mark.parametrize(
-    ("library", "dtype"),
-    [("numpy", "float64"), ("torch", "complex128"), ("jax", "float32"), ("torch", "bfloat16")],
-)
-@pytest.mark.parametrize("shape", [(5,), (1, 1), (3, 1, 4), (2, 3, 2, 5)])
-def test_trains_equal_their_dense_twins(library, dtype, shape):
-    shape = shape[:2] if library == "jax" else shape
-    rng = np.random.default_rng(len(shape))
-    trains = []
-    for _ in range(2):
-        bonds = [1, *[2] * (len(shape) - 1), 1]
-        cores = [rng.normal(size=(bonds[k], d, bonds[k + 1])) for k, d in enumerate(shape)]
-        cores = [c + 1j * rng.normal(size=c.shape) if "complex" in dtype else c for c in cores]
-        trains.append(tn.TensorTrain([made(c, library, dtype) for c in cores]))
-    s, t = trains
-    S, T = host(s.to_tensor()), host(t.to_tensor())
-    size = (1 + np.linalg.norm(S)) * (1 + np.linalg.norm(T))
-    for result, expected in (
-        (s + t, S + T),
-        (s - t, S - T),
-        (-s, -S),
-        (s * 3, 3 * S),
-        (s.hadamard(t), S * T),
-        (sum([s, t, s]), 2 * S + T),
-    ):
-        assert dtype_name(result.cores[0]) == dtype
-        close(result.to_tensor(), expected, dtype, size)
-    close(tn.inner(s, t), np.vdot(S, T), dtype, size)
-    close(s.sum(), S.sum(), dtype, size)
-    last = tuple(d - 1 for d in shape)
-    close(s[last if len(shape) > 1 else last[0]], S[last], dtype, size)
-    picks = tuple(np.array([[0, d - 1]]) for d in shape)
-    close(s[picks], S[picks], dtype, size)
-    assert s.norm() == pytest.approx(np.linalg.norm(S), rel=EPS.get(dtype, 1e-12))
-
-
-def test_trains_say_what_does_not_fit():
-    t = tn.tt(np.ones((2, 3)))
-    with pytest.raises(errors.ShapeError, match="one index for each of the 2 sites, got 3"):
-        t[0, 0, 0]
-    with pytest.raises(errors.ShapeError, match="index 1 must be 0 to 2, got 3"):
-        t[0, 3]
-    with pytest.raises(errors.ShapeError, match="got 2x3 and 3x2"):
-        t + tn.tt(np.ones((3, 2)))
-
-
-# ------------------------------------------------------------------ long chains
-
-
-def test_t19_sixty_one_copies():
-    step = tn.MPO([np.array([[1.0, 1.0], [0.0, 1.0]])[None, :, :, None]])
-    product = step
-    for _ in range(60):
-        product = product @ step
-    assert np.array_equal(product.to_matrix(), [[1, 61], [0, 1]])
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_chains_beyond_the_range_of_numbers(library, dtype):
-    n = 200
-    long = tn.MPO([made(np.full((1, 4, 4, 1), 10.0), library, dtype)] * n)
-    assert long.log10_norm() == pytest.approx(n * math.log10(40), rel=1e-12)
-    assert long.norm() == math.inf
-    assert (long - long).log10_norm() < n * math.log10(40) - 10
-    assert float(tn.inner(long, long)) == math.inf
-    assert float(long.trace()) == math.inf
-    tiny = tn.TensorTrain([made(np.full((1, 4, 1), 0.01), library, dtype)] * n)
-    assert tiny.log10_norm() == pytest.approx(n * math.log10(0.02), rel=1e-7)
-    assert tiny.norm() == 0.0
-    assert float(tiny.sum()) == pytest.approx(0.04**n, rel=1e-4)
-    copying = np.zeros((2, 2, 2))
-    copying[0, 0, 0] = copying[1, 1, 1] = 9.0  # nothing but equal indices
-    ends = copying.sum(0, keepdims=True), copying.sum(2, keepdims=True)
-    cores = [ends[0], *[copying] * (n - 2), ends[1]]
-    both = tn.TensorTrain([made(core, library, dtype) for core in cores])
-    assert np.allclose(both.entropies(), math.log(2))
-    product = tiny.hadamard(tiny) + tiny
-    assert product.log10_norm() == pytest.approx(tiny.log10_norm(), rel=1e-6)
-    place = (0,) * n
-    assert float(both[place]) == (math.inf if dtype == "float32" else pytest.approx(9.0**n))
-    assert float(both.hadamard(both)[place]) == math.inf
-
-
-# ------------------------------------------------------------------ spectra and entropies
-
-
-def test_spectra_equal_those_of_the_unfoldings():
-    t = tn.tt(np.random.default_rng(0).normal(size=(3, 4, 2, 3)), gauge="symmetric")
-    T = t.to_tensor()
-    for k, s in enumerate(t.spectra(), start=1):
-        exact = np.linalg.svd(T.reshape(math.prod(T.shape[:k]), -1), compute_uv=False)
-        assert np.allclose(s, exact[: len(s)], atol=1e-12)
-        assert np.allclose(s, t.singular_values(k), atol=1e-12)
-        p = exact**2 / (exact**2).sum()
-        assert t.entropies()[k - 1] == pytest.approx(-(p * np.log(p)).sum())
-    assert tn.tt(np.ones(3)).spectra() == ()
-    assert tn.tt(np.ones(3)).entropies().shape == (0,)
-
-
-def test_entropies_of_known_states():
-    product = tn.tt(np.multiply.outer(np.arange(1.0, 4), np.arange(1.0, 3)))
-    assert product.entropies() == pytest.approx([0.0], abs=1e-14)
-    identity = tn.mpo(np.eye(4), ((2, 2), (2, 2)))
-    assert identity.entropies() == pytest.approx([0.0], abs=1e-14)
-    bell = tn.tt(np.eye(3) * 1e-200)
-    assert bell.entropies() == pytest.approx([math.log(3)])
-
-
 # ------------------------------------------------------------------ shapes at the edge
 
 
@@ -652,26 +273,3 @@ def test_jax_traces_through_sums_and_products():
     value = jax.jit(loss)(m.cores)
     W = host(m.to_matrix()).real
     assert float(value) == pytest.approx((W * W).sum() + np.trace(W @ W + 2 * W), rel=1e-4)
-
-
-@given(st.data())
-def test_rows_whatever_the_meeting_bond(data):
-    layout = data.draw(layouts(max_size=300))
-    m = tn.MPO(data.draw(mpo_cores(layout)), *layout.shape)
-    ids = np.array(data.draw(st.lists(st.integers(0, layout.rows - 1), max_size=6)), np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        meeting = data.draw(st.integers(0, layout.n_sites))
-        patch.setattr("tensornet.lookup._meeting", lambda cores, count: meeting)
-        close(m.rows(ids), m.to_matrix()[ids], size=m.norm())
-
-
-def test_a_small_padded_matrix_is_formed_for_its_norm_where_it_fits_the_range():
-    layout = tn.MatrixLayout((2, 2, 2), (2, 2, 2), 7, 7)
-    m = network(layout, bond=8)
-    assert m.norm() == pytest.approx(np.linalg.norm(m.to_matrix()), rel=1e-13)
-    huge = tn.MPO([core * 1e150 for core in m.cores], 7, 7)
-    assert huge.norm() == math.inf
-    assert huge.log10_norm() == pytest.approx(450 + m.log10_norm())
-    many = tn.MPO([np.ones((1, 1, 1, 1))] * 39 + [np.ones((1, 3, 1, 1))], 2, 1)
-    assert many.norm() == pytest.approx(math.sqrt(2))
-    assert many.round().norm() == pytest.approx(math.sqrt(2))
