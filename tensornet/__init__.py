@@ -17,7 +17,7 @@ from tensornet.decompose import mpo, tt
 from tensornet.factorize import factorize
 from tensornet.io import load, save
 from tensornet.layout import MatrixLayout, matrix_layout
-from tensornet.network import MPO, TensorTrain, account
+from tensornet.network import MPO, TensorTrain, account, inner
 from tensornet.shared import shared_mpo
 from tensornet.shared_network import SharedCertificate, SharedMPO
 from tensornet.stack import MPOBatch
@@ -49,6 +49,7 @@ __all__ = [
     "contract_tensor",
     "errors",
     "factorize",
+    "inner",
     "interop",
     "load",
     "matrix_layout",

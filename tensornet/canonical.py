@@ -82,18 +82,21 @@ def gather_first(cores: Cores, backend: Backend) -> tuple[Cores, float]:
         core = backend.tl.reshape(backend.adjoint(q), (-1, site, right))
         after = absorb_right(before, backend.adjoint(r), backend)
         cores = (*cores[: k - 1], after, core, *cores[k + 1 :])
-        largest = max(largest, _growth(rows_matrix(before, backend), r, after, backend))
+        largest = max(
+            largest, _growth(rows_matrix(before, backend), r, rows_matrix(after, backend), backend)
+        )
     return cores, largest
 
 
 def _growth(before: Array, r: Array, after: Array, backend: Backend) -> float:
-    norms = (backend.tl.sum(backend.tl.abs(a) ** 2, axis=0) for a in (before, r))
-    parts, weights = (backend.numbers(a) for a in norms)
-    came = float(backend.numbers(backend.tl.sum(backend.tl.abs(after) ** 2)))
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        met = float(parts @ weights)
-    if not 0.0 < met < np.inf:  # beyond the range of squares nothing is known
+    """Return the norm of the parts ``before * r`` over that of their sum ``after``."""
+    largest = [float(backend.numbers(backend.tl.max(backend.tl.abs(a)))) for a in (before, r)]
+    if not 0.0 < min(largest) <= max(largest) < np.inf:
         return 1.0
+    near_one = before / largest[0], r / largest[1], after / largest[0] / largest[1]
+    norms = (backend.tl.sum(backend.tl.abs(a) ** 2, axis=0) for a in near_one)
+    parts, weights, sums = (backend.numbers(a) for a in norms)
+    met, came = float(parts @ weights), float(sums.sum())
     return float(np.sqrt(met / came)) if came > met * 2.0**-200 else 2.0**100
 
 

@@ -1,4 +1,4 @@
-"""The value classes: a matrix as an MPO, a tensor as a tensor train."""
+"""The value class of a matrix as an MPO, and what is done with networks of any kind."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tensornet import chains
-from tensornet.accounting import Report, count
+from tensornet import algebra, chains, lookup, norms
+from tensornet.accounting import Report, account, count
 from tensornet.cached import CachedMPO
 from tensornet.certificate import Certificate, restored, without_padding
 from tensornet.checks import describe
 from tensornet.contract.apply import apply_cores, plan_cores
-from tensornet.contract.chain import contract_matrix, contract_tensor
+from tensornet.contract.chain import contract_matrix
 from tensornet.contract.matrix_plan import BreakEven, break_even
 from tensornet.contract.plan import Plan
 from tensornet.cores import (
     conjugate,
-    contract_wide,
     copies,
-    frobenius,
     operand,
-    relative_distance,
     seal,
     split,
     transpose,
@@ -29,8 +26,12 @@ from tensornet.cores import (
 )
 from tensornet.errors import ArrayTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
+from tensornet.storage import in_double
+from tensornet.train import TensorTrain
 from tensornet.typing import Array, Bonds, Cores
-from tensornet.value import Chain
+from tensornet.value import Chain, inner
+
+__all__ = ["MPO", "TensorTrain", "account", "inner"]
 
 
 class MPO(Chain):
@@ -64,7 +65,6 @@ class MPO(Chain):
     """
 
     __slots__ = ("_layout",)
-    __array_ufunc__ = None  # so that ndarray @ MPO comes here instead of looping over elements
 
     _layout: MatrixLayout
 
@@ -122,8 +122,24 @@ class MPO(Chain):
         """Return the matrix, shape (rows, cols), in the cores' element type and library."""
         return contract_matrix(self._cores, self._layout)
 
-    def __matmul__(self, x: Array) -> Array:
-        """Return W @ x for a vector (cols,) or a matrix (cols, batch)."""
+    def __matmul__(self, x: Any) -> Any:
+        """Return W @ x for a vector (cols,), a matrix (cols, batch), or another MPO.
+
+        The product with an MPO is an MPO whose bonds are the products of the bonds; where the
+        inner dimension is padded, up to twice that, so that the padding does not count.
+
+        Raises
+        ------
+        ShapeError
+            If the sizes do not fit, or the column factors of the one MPO are not the row
+            factors of the other.
+        DTypeError, ArrayTypeError
+            If the element types, libraries or devices differ.
+        ToleranceError
+            If a core of a product of MPOs leaves the range of its element type.
+        """
+        if isinstance(x, MPO):
+            return self._product(x)
         x = operand("m @ x", x, self._cores[0], self._layout.cols, axis=0)
         if x.ndim == 1:
             return apply_cores(self._cores, self._layout, x[:, None])[:, 0]
@@ -136,6 +152,64 @@ class MPO(Chain):
         if x.ndim == 1:
             return apply_cores(cores, layout, x[:, None])[:, 0]
         return apply_cores(cores, layout, x.T).T
+
+    def trace(self) -> Array:
+        """Return the sum of the diagonal, a 0-d array; float32 for half precision.
+
+        From the cores, in double precision, where row and column factors are the same;
+        otherwise from the entries of the diagonal. Padding does not count. A matrix that is
+        not square has the trace of its square part.
+        """
+        if self.row_dims == self.col_dims:
+            return algebra.trace(self._cores, self._layout)
+        return lookup.summed(self.diagonal())
+
+    def diagonal(self) -> Array:
+        """Return the diagonal, shape (min(rows, cols),), without forming the matrix."""
+        return lookup.diagonal_of(self._cores, self._layout)
+
+    def rows(self, ids: Any) -> Array:
+        """Return rows of the matrix, shape (*ids.shape, cols): a look-up in an embedding.
+
+        Parameters
+        ----------
+        ids : int or array of int
+            Row numbers, of any shape, 0 to rows - 1: rows of the padding do not exist.
+
+        Raises
+        ------
+        ShapeError
+            If a number is negative or too large; it is named.
+        DTypeError
+            If they are no integers.
+
+        Examples
+        --------
+        >>> m = MPO([np.arange(6.0).reshape(1, 3, 2, 1), np.ones((1, 1, 1, 1))])
+        >>> m.rows([2, 0]).tolist()
+        [[4.0, 5.0], [0.0, 1.0]]
+        """
+        numbers = lookup.indices("ids", ids, self._layout.rows)
+        return lookup.rows_of(self._cores, self._layout, numbers)
+
+    def __getitem__(self, place: Any) -> Array:
+        """Return m[i, j], an entry, without forming the matrix; arrays of integers broadcast.
+
+        Negative indices and slices are refused; whole rows are ``m.rows(ids)``.
+
+        Raises
+        ------
+        ShapeError
+            If there are not two indices, or one is out of range.
+        DTypeError
+            If an index is no integer.
+        """
+        if not isinstance(place, tuple) or len(place) != 2:
+            given = f"{len(place)}" if isinstance(place, tuple) else "one"
+            raise ShapeError(complaint("m[i, j]", "have two indices", given, "See m.rows(ids)."))
+        i = lookup.indices("i in m[i, j]", place[0], self._layout.rows)
+        j = lookup.indices("j in m[i, j]", place[1], self._layout.cols)
+        return lookup.matrix_entries(self._cores, self._layout, *lookup.together("m[i, j]", [i, j]))
 
     def plan(
         self,
@@ -200,7 +274,12 @@ class MPO(Chain):
         return MPO._from(split(moved.cores, self._layout), self._layout, int(site), certificate)
 
     def round(
-        self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
+        self,
+        *,
+        max_bond: int | None = None,
+        bonds: Bonds = None,
+        rtol: float | None = None,
+        max_params: int | None = None,
     ) -> MPO:
         """Return the network with smaller bonds; its certificate is relative to this network.
 
@@ -210,27 +289,46 @@ class MPO(Chain):
 
         Raises
         ------
-        BondError, ToleranceError
+        BondError, ToleranceError, OptionError
             As in :func:`tensornet.mpo`.
         """
-        limits, padded = (max_bond, bonds, rtol), self._layout.padded
+        limits = chains.Cutting(max_bond, bonds, rtol, max_params)
+        padded = self._layout.padded
         true_norm = self.norm() if padded else None
         cut = chains.rounded(self._cores, self.center, limits, true_norm)
         cores, certificate = split(cut.cores, self._layout), cut.certificate
         if padded:
-            error = relative_distance(contract_wide(cores, self._layout), self._wide())
-            certificate = without_padding(certificate, error)
+            certificate = without_padding(certificate, self._distance(cores))
         return MPO._from(cores, self._layout, cut.center, certificate)
 
-    def norm(self) -> float:
-        """Return the Frobenius norm: from the cores alone, unless they are padded.
+    def _product(self, other: MPO) -> MPO:
+        self._same_elements("m @ m2", other)
+        mine, others = self._layout, other._layout
+        if (mine.col_dims, mine.cols) != (others.row_dims, others.rows):
+            expected = "have the column factors of the first equal the row factors of the second"
+            given = f"{mine.cols} as {mine.col_dims} and {others.rows} as {others.row_dims}"
+            remedy = "Decompose one of the two with the factors of the other."
+            raise ShapeError(complaint("m @ m2", expected, given, remedy))
+        inner = algebra.masked(self._cores, mine, rows=False)
+        layout = MatrixLayout(mine.row_dims, others.col_dims, mine.rows, others.cols)
+        return MPO._from(algebra.multiply(inner, other._cores), layout, None, None)
 
-        What the cores hold in the padding does not count, so the matrix is formed then.
-        """
-        return frobenius(self._wide()) if self._layout.padded else super().norm()
+    def _distance(self, cores: Cores) -> float:
+        """Return how far other cores in the same layout are from this matrix, relatively."""
+        wide, mine = in_double(cores)[1], in_double(self._cores)[1]
+        both = algebra.add(wide, algebra.scale(mine, -1.0, 0))
+        norm = norms.size(mine, None, self._layout)
+        return norms.distance(norms.size(both, None, self._layout), norm)
 
-    def _wide(self) -> Array:
-        return contract_wide(self._cores, self._layout)
+    def _sites(self) -> str:
+        rows, cols = self.shape
+        return f"{rows}x{cols} in sites {self.row_dims}x{self.col_dims}"
+
+    def _padding(self) -> MatrixLayout | None:
+        return self._layout
+
+    def _fresh(self, cores: Cores) -> MPO:
+        return MPO._from(cores, self._layout, None, None)
 
     def account(self) -> Report:
         """Return the counts of elements against the dense matrix."""
@@ -247,105 +345,7 @@ class MPO(Chain):
         return f"MPO({rows}x{cols}{padded}, {sites}, {self._summary(rows * cols)})"
 
 
-class TensorTrain(Chain):
-    """A tensor as a chain of cores (left bond, site, right bond).
-
-    Made by :func:`tensornet.tt` from a tensor, or from existing cores.
-
-    Parameters
-    ----------
-    cores : sequence of Array
-        Core k has shape (left, d_k, right); otherwise as for :class:`MPO`.
-
-    Raises
-    ------
-    ShapeError, BondError, ArrayTypeError, DTypeError, NonFiniteError
-        As for :class:`MPO`.
-
-    Examples
-    --------
-    >>> t = TensorTrain([np.ones((1, 2, 1)), np.ones((1, 3, 1))])
-    >>> t.shape, t.to_tensor().sum().item()
-    ((2, 3), 6.0)
-    """
-
-    __slots__ = ()
-
-    def __init__(self, cores: Sequence[Array]) -> None:
-        self._fill(validate(cores, n_dims=3), None, None)
-
-    @classmethod
-    def _from(
-        cls, cores: Cores, center: int | None, certificate: Certificate | None
-    ) -> TensorTrain:
-        self = cls.__new__(cls)
-        self._fill(seal(cores), center, certificate)
-        return self
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Dimensions of the tensor."""
-        return tuple(int(core.shape[1]) for core in self._cores)
-
-    def to_tensor(self) -> Array:
-        """Return the tensor in the cores' element type and library."""
-        return contract_tensor(self._cores)
-
-    def move_center(self, site: int) -> TensorTrain:
-        """Return the same tensor with the norm in core ``site``; see :meth:`MPO.move_center`."""
-        moved = chains.moved(self._cores, self.center, site)
-        certificate = restored(self.certificate, moved.storage_error)
-        return TensorTrain._from(moved.cores, int(site), certificate)
-
-    def round(
-        self, *, max_bond: int | None = None, bonds: Bonds = None, rtol: float | None = None
-    ) -> TensorTrain:
-        """Return the train with smaller bonds; see :meth:`MPO.round`."""
-        cut = chains.rounded(self._cores, self.center, (max_bond, bonds, rtol))
-        return TensorTrain._from(cut.cores, cut.center, cut.certificate)
-
-    def account(self) -> Report:
-        """Return the counts of elements against the dense tensor."""
-        return count([(self._cores, math.prod(self.shape))])
-
-    def __repr__(self) -> str:
-        sizes = "x".join(str(d) for d in self.shape)
-        return f"TensorTrain({sizes}, {self._summary(math.prod(self.shape))})"
-
-
-def account(network: MPO | TensorTrain | Sequence[MPO | TensorTrain]) -> Report:
-    """Return exact counts for one network or several; a core held by several counts once.
-
-    Parameters
-    ----------
-    network : MPO, TensorTrain or sequence of them
-        What to count.
-
-    Returns
-    -------
-    Report
-        ``total``, ``unique``, ``trainable``, ``shared``, ``by_kind``, ``dense``, ``ratio``.
-
-    Raises
-    ------
-    ShapeError
-        If the sequence is empty.
-
-    Examples
-    --------
-    >>> report = account(MPO([np.ones((1, 4, 4, 2)), np.ones((2, 4, 4, 1))]))
-    >>> report.unique, report.dense, report.ratio
-    (64, 256, 0.25)
-    """
-    several = isinstance(network, Sequence) and not isinstance(network, str)
-    networks: list[object] = list(network) if several else [network]  # type: ignore[arg-type]
-    if not networks:
-        raise ShapeError(complaint("network", "hold at least one network", "an empty sequence"))
-    return count([(n.cores, math.prod(n.shape)) for n in map(_chain, networks)])
-
-
 def _chain(network: object) -> MPO | TensorTrain:
     if isinstance(network, MPO | TensorTrain):
         return network
-    expected = "be an MPO, a TensorTrain or a sequence of them"
-    raise ArrayTypeError(complaint("network", expected, describe(network)))
+    raise ArrayTypeError(complaint("network", "be an MPO or a TensorTrain", describe(network)))

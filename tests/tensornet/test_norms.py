@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tests.tensornet.twins import made, network
+from tensornet.testing import relative_error
+from tests.tensornet.twins import OTHER, made, network
 
 errors = tn.errors
 
@@ -89,3 +90,27 @@ def test_a_small_padded_matrix_is_formed_for_its_norm_where_it_fits_the_range():
     many = tn.MPO([np.ones((1, 1, 1, 1))] * 39 + [np.ones((1, 3, 1, 1))], 2, 1)
     assert many.norm() == pytest.approx(math.sqrt(2))
     assert many.round().norm() == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e150])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
+def test_what_cancels_rounds_to_nothing(size, dtype):
+    size = (
+        1.0 if dtype == "float16" else max(min(size, 1e25), 1e-25) if dtype == "float32" else size
+    )
+    a = network(OTHER, 1, dtype)
+    a = a * size
+    others = [(a - a), (a + a) - 2 * a, (a - a).hadamard(a / size)]
+    for nothing in others[: 2 if dtype == "float16" else 3]:
+        for rounded in (nothing.round(), nothing.round(rtol=0.3)):
+            assert rounded.bond_dims == (1, 1, 1, 1)
+            assert rounded.norm() == 0.0
+            assert rounded.certificate.relative_error == 0.0
+
+
+def test_what_nearly_cancels_keeps_what_is_more_than_rounding():
+    a = network(OTHER, 1)
+    for share in (1e-4, 1e-8):
+        rest = (a - (1 - share) * a).round()
+        assert rest.bond_dims == a.round().bond_dims
+        assert relative_error(rest.to_matrix(), share * a.to_matrix()) < 1e-14 / share
