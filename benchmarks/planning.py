@@ -51,14 +51,13 @@ def seconds(runs: list[Callable[[], object]], budget: float) -> list[float]:
     """Return the shortest time of each, the runs taking turns.
 
     Seconds of the processor, which are those of the clock on a machine that does nothing else
-    and one thread. What is twice as slow as the fastest after three turns is not run again.
+    and one thread. What is twice as slow as the fastest after six turns is not run again.
     """
     best = [np.inf] * len(runs)
-    first = time.perf_counter()
     turns = 0
-    while turns < 5 or (time.perf_counter() - first < budget and turns < 300):
+    while turns < 6 or (turns * sum(best) < budget and turns < 300):
         for k, run in enumerate(runs):
-            if turns > 2 and best[k] > 2 * min(best):
+            if turns > 5 and best[k] > 2 * min(best):
                 continue
             start = time.process_time()
             run()

@@ -9,7 +9,7 @@ from tensornet.backend import Backend, backend_of, dtype_name, traced
 from tensornet.contract.chain import join_cores, join_matrix
 from tensornet.contract.execute import HALF
 from tensornet.contract.matrix_plan import matrix_plan
-from tensornet.contract.orders import Order, fastest, speed_of
+from tensornet.contract.orders import FEW_COLUMNS, Order, fastest, speed_of
 from tensornet.contract.plan import Plan
 from tensornet.layout import MatrixLayout
 from tensornet.typing import Array, Cores
@@ -71,10 +71,24 @@ def apply_in(order: Order, cores: Cores, layout: MatrixLayout, x: Array, backend
             size = (done, incoming * j, math.prod(layout.col_dims[stop:]) * batch)
         else:
             size = (math.prod(layout.col_dims[:start]), j * incoming, done * batch)
-        state = factor @ state.reshape(size)
+        state = _multiplied(factor, state.reshape(size), backend)
         done *= math.prod(layout.row_dims[start:stop])
         incoming = int((cores[stop - 1].shape[3]) if left else cores[start].shape[0])
     return state.reshape((done, batch))[: layout.rows]
+
+
+def _multiplied(factor: Array, state: Array, backend: Backend) -> Array:
+    """Return factor @ state, as one product of two matrices where that is faster."""
+    items, inner, cols = state.shape
+    if items == 1:
+        return factor @ state.reshape((inner, cols))
+    if cols == 1:
+        return state.reshape((items, inner)) @ factor.T
+    if cols > FEW_COLUMNS:
+        return factor @ state
+    tl, rows = backend.tl, factor.shape[0]
+    beside = tl.transpose(state, (1, 0, 2)).reshape((inner, items * cols))
+    return tl.transpose((factor @ beside).reshape((rows, items, cols)), (1, 0, 2))
 
 
 def _segment(cores: Cores, *, left: bool, backend: Backend) -> Array:

@@ -18,6 +18,8 @@ from tensornet.layout import MAX_SITES, MatrixLayout
 
 # Beyond so many sites only dense, sweeps and two segments are looked at.
 _ALL_SEGMENTS = 7
+# Many products with so few columns are made as one, side by side.
+FEW_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Product(NamedTuple):
     rows: int
     inner: int
     cols: int
+    moved: int = 0  # elements that are transposed to make one product of many
 
     @property
     def multiply_adds(self) -> int:
@@ -89,8 +92,8 @@ class Speed(NamedTuple):
 
 # Measured by benchmarks/planning.py in float32 on one thread; only ratios matter.
 HOST = {
-    "numpy": Speed(1.1e-5, 1.45e-5, 0.0, 2.3e-11, 1e-10, 4.2e-10, 0.0, 1e-9),
-    "pytorch": Speed(2.6e-5, 5e-5, 0.0, 2.4e-11, 1e-10, 4.2e-10, 0.0, 2.8e-9),
+    "numpy": Speed(1.25e-5, 1.9e-5, 5e-8, 2.45e-11, 1.15e-10, 1e-10, 2.4e-10, 1.1e-9),
+    "pytorch": Speed(2.9e-5, 5e-5, 5e-8, 2.5e-11, 3e-10, 3e-11, 3.4e-10, 1.9e-9),
 }
 # An accelerator starts each call late and then does much at once.
 DEVICE = Speed(2e-5, 3e-5, 1e-9, 1e-13, 1e-12, 1e-12, 1e-12, 3e-12)
@@ -151,7 +154,11 @@ def applying(
         todo //= j
         incoming, outgoing = (bonds[start], bonds[stop])[:: 1 if left else -1]
         items, cols = (done, todo * batch) if left else (todo, done * batch)
-        products.append(Product(items, i * outgoing, j * incoming, cols))
+        rows, inner, moved = i * outgoing, j * incoming, 0
+        if cols <= FEW_COLUMNS and items > 1:  # then the items are columns of one product
+            moved = 0 if cols == 1 else items * cols * (rows + inner)
+            items, cols = 1, items * cols
+        products.append(Product(items, rows, inner, cols, moved))
         done *= i
     return products
 
@@ -181,7 +188,7 @@ def features(
     """Return the numbers that :class:`Speed` has a time for."""
     joined = [p for segment in order.segments for p in joining(layout, bonds, *segment)]
     products = joined + applying(order, layout, bonds, batch)
-    moved = 0
+    moved = sum(p.moved for p in products)
     for start, stop in order.segments:
         if stop - start > 1 or order.side == "left":  # a core alone is used as it lies
             ends = bonds[start] * bonds[stop]
