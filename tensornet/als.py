@@ -23,6 +23,10 @@ _SINGLE = {"float64": "float32", "complex128": "complex64"}
 # Relative error above which steps in single precision lower it as well as those in double.
 _SINGLE_ABOVE = 1e-4
 
+# How much larger than the target a network may get. Where the metric hardly weighs, or not at
+# all, small gains in the error could be had by entries without bounds: of no use to anyone.
+_LARGEST = 100.0
+
 
 class Problem(NamedTuple):
     """What is to be approximated, in which metric and layout; in double precision.
@@ -178,6 +182,8 @@ def _improved(state: _State, sides: _Frames, problem: Problem, effort: Effort) -
     direction, noise = residual, eps(dtype_name(residual))
     # A residual this small is rounding: steps along it would only let it grow.
     floor = (32.0 * noise) ** 2 * weight(state.weighted, backend)
+    # The frames are isometric, so the norm of the core is that of the network.
+    most = _LARGEST**2 * weight(problem.target, backend)
     for _ in range(effort.steps):
         if square <= floor:
             break
@@ -188,8 +194,11 @@ def _improved(state: _State, sides: _Frames, problem: Problem, effort: Effort) -
         if curvature <= noise * weight(direction, backend):
             break
         length = square / curvature
+        core = state.core + length * direction
+        if weight(core, backend) > most:
+            break
         state = _State(
-            state.core + length * direction,
+            core,
             state.missing - length * change,
             state.weighted - length * weighted,
         )

@@ -128,7 +128,19 @@ def _closed(task: _Task, site: int) -> tuple[Fit, float]:
     error = _relative(task.metric.square(missing, backend), problem.total)
     least = _relative(max(swept.record.discarded.values(), default=0.0), problem.total)
     fit = Fit((*cores[:site], core, *cores[site + 1 :]), site, (error,))
-    return fit, 0.0 if problem.layout.padded else min(least, error)
+    if problem.layout.padded:
+        return _without_padding(task, fit), 0.0
+    return fit, min(least, error)
+
+
+def _without_padding(task: _Task, fit: Fit) -> Fit:
+    """Return the best network with the bonds of a fit where padding does not count.
+
+    The closed form counts it; a plain decomposition may be better by chance, and sweeps are.
+    """
+    bonds = (1, *(int(core.shape[2]) for core in fit.cores))
+    other = _fitted(task, bonds, Effort())
+    return min(fit, other, key=lambda one: one.history[-1])
 
 
 def _alternated(task: _Task) -> Fit:

@@ -373,3 +373,22 @@ def test_conjugate_gradients_take_as_many_steps_as_the_metric_has_values() -> No
         for steps in (3, 4)
     )
     assert enough < 5e-3 < 1e-2 < few  # steps are in single precision
+
+
+def test_networks_do_not_grow_where_the_metric_weighs_nothing() -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(8, 1))
+        W = np.outer(rng.normal(size=8), rng.normal(size=8))
+        m = tn.mpo(W, ((2, 2, 2), (2, 2, 2)), metric=x @ x.T, bonds="full", max_bond=2)
+        assert np.linalg.norm(m.to_matrix()) <= 101 * np.linalg.norm(W)
+        assert abs(error_in(W, m.to_matrix(), x @ x.T) - m.certificate.relative_error) < 1e-5
+
+
+def test_padding_does_not_count_where_one_site_holds_the_columns() -> None:
+    W = np.random.default_rng(0).normal(size=(7, 1))
+    layout = MatrixLayout((2, 2, 2), (2, 1, 1), rows=7, cols=1)
+    m = tn.mpo(W, layout, metric=np.eye(1), max_bond=1)
+    plain = tn.mpo(W, layout, max_bond=1)
+    assert m.certificate.relative_error <= plain.certificate.relative_error + 1e-12
+    assert m.certificate.lower_bound == 0.0
