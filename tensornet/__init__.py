@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from tensornet import errors, interop
 from tensornet.accounting import Report
+from tensornet.allocate import allocate
+from tensornet.allocation import Allocation, Allotment
 from tensornet.cached import CachedMPO
+from tensornet.candidates import Candidate, SearchResult
 from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.contract.chain import contract_matrix, contract_tensor
 from tensornet.contract.matrix_plan import BreakEven, break_even
@@ -18,6 +21,7 @@ from tensornet.factorize import factorize
 from tensornet.io import load, save
 from tensornet.layout import MatrixLayout, matrix_layout
 from tensornet.network import MPO, TensorTrain, account, inner
+from tensornet.search import search_shape
 from tensornet.shared import shared_mpo
 from tensornet.shared_network import SharedCertificate, SharedMPO
 from tensornet.stack import MPOBatch
@@ -31,18 +35,23 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "MPO",
-    "MPOBatch",
-    "SharedCertificate",
-    "SharedMPO",
+    "Allocation",
+    "Allotment",
     "BreakEven",
     "CachedMPO",
+    "Candidate",
     "Certificate",
+    "MPOBatch",
     "MatrixLayout",
     "MetricCertificate",
     "Plan",
     "Report",
+    "SearchResult",
+    "SharedCertificate",
+    "SharedMPO",
     "TensorTrain",
     "account",
+    "allocate",
     "break_even",
     "contract",
     "contract_matrix",
@@ -56,6 +65,7 @@ __all__ = [
     "mpo",
     "plan",
     "save",
+    "search_shape",
     "shared_mpo",
     "tt",
 ]

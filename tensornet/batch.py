@@ -13,22 +13,26 @@ from typing import NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
+from tensornet.budget import least_error
 from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
+from tensornet.fitting import TensorSource, budget
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
 from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
-from tensornet.storage import in_double
+from tensornet.storage import carried, in_double
 from tensornet.sweep import Swept
 from tensornet.typing import Array, Cores
 
 # Elements of a stack that are worked on at once: half a gigabyte in double precision.
 _AT_ONCE = 2**26
+# Share of the squared norm down to which spectra are wanted when a budget is spent.
+_SHARE = 1e-10
 
 
 class _Job(NamedTuple):
@@ -78,6 +82,8 @@ def decompose_batch(
         As for a single matrix; the matrix that cannot keep the tolerance is named.
     """
     job = _Job(layout, request, dtype_name(matrices), backend)
+    if request.max_params is not None and int(matrices.shape[0]) > 1:
+        job = job._replace(request=_with_bonds_bought(matrices, job))
     if stacked is None:
         stacked = "cpu" not in backend.place(matrices).lower()
     if stacked and request.gauge != "identity" and int(matrices.shape[0]) > 1:
@@ -86,6 +92,30 @@ def decompose_batch(
         parts = [_one_by_one(matrices, job)]
     common = _most(part.bonds for part in parts)
     return _assembled([_with_bonds(part, common, job) for part in parts], job)
+
+
+def _with_bonds_bought(matrices: Array, job: _Job) -> Request:
+    """Return the request with the bonds that ``max_params`` buys for all matrices together.
+
+    They make the sum of the squared relative errors least, as far as the spectra tell.
+    """
+    request, backend, sites = job.request, job.backend, job.layout.site_dims
+    caps, _ = requested_caps(sites, request)
+    sums: list[Numbers] = [np.zeros(1)] * (len(sites) - 1)
+    for matrix in matrices:
+        _, near, total = carried(job.layout.fold(matrix), backend)
+        if total > 0.0:
+            source = TensorSource(near, total, 0.0, backend)
+            tails = source.tails(_SHARE, gentle=False)
+            sums = [_added(a, tail / total) for a, tail in zip(sums, tails, strict=True)]
+    bonds = least_error(sites, sums, budget(request.max_params, sites), caps)
+    return request._replace(max_params=None, max_bond=None, bonds=bonds)
+
+
+def _added(a: Numbers, b: Numbers) -> Numbers:
+    # Spectra may be cut off where nothing is left: their tails go on with zeros.
+    size = max(len(a), len(b))
+    return np.asarray(np.pad(a, (0, size - len(a))) + np.pad(b, (0, size - len(b))))
 
 
 def _pieces(matrices: Array) -> list[Array]:
@@ -111,7 +141,9 @@ def _one_by_one(matrices: Array, job: _Job) -> _Part:
 
 def _single(matrix: Array, k: int, job: _Job) -> Made:
     try:
-        return decompose_tensor(job.layout.fold(matrix), job.request, job.backend)
+        # Whatever memory the cores keep is copied when they are stacked.
+        folded = job.layout.fold(matrix)
+        return decompose_tensor(folded, job.request, job.backend, fresh=True)
     except ToleranceError as error:
         raise ToleranceError(f"W[{k}]: {error}") from None
 

@@ -1,23 +1,37 @@
-"""What both value classes do with a chain of cores: norm, spectra, gauges, rounding."""
+"""What both value classes do with a chain of cores: spectra, gauges, rounding."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensornet.backend import Backend, at_home, dtype_name
 from tensornet.bonds import requested_bonds
-from tensornet.canonical import bond_spectrum, move_center, move_right
+from tensornet.canonical import bond_spectrum, gather_first, move_center
 from tensornet.certificate import Certificate
 from tensornet.checks import integer
 from tensornet.contract.chain import fuse
 from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
-from tensornet.limits import certify, make_limits, within
-from tensornet.rounding import round_cores
+from tensornet.fitting import ChainSource, fitted, one_budget
+from tensornet.limits import certify, make_limits, noise
 from tensornet.storage import in_double, narrowed, scaled, weight
-from tensornet.typing import Bonds, Cores
+from tensornet.typing import Array, Bonds, Cores
+
+# More noise than this (relative) and a network is taken for zero; more growth than this, and
+# parts cancelled.
+_NOTHING_LEFT = 0.1
+_CANCELLED = 4.0
+
+
+class Cutting(NamedTuple):
+    """What the user asked of a rounding."""
+
+    max_bond: int | None = None
+    bonds: Bonds = None
+    rtol: float | None = None
+    max_params: int | None = None
 
 
 class Moved(NamedTuple):
@@ -56,29 +70,6 @@ def spectrum(cores: Cores, center: int | None, bond: int) -> np.ndarray[Any, Any
     return bond_spectrum(wide, bond - 1, bond, backend)
 
 
-def norm(cores: Cores, center: int | None) -> float:
-    """Return the Frobenius norm of a chain; infinity where it exceeds the range of numbers.
-
-    The sweep keeps its factors near one and their binary exponents apart, so that only the
-    result can overflow, however long the chain is.
-    """
-    backend, wide = widened(cores)
-    center = trusted(cores, center)
-    if center is not None:
-        wide = (wide[center],)
-    exponent = 0
-    for k in range(len(wide)):
-        scale, near_one = scaled(wide[k], backend)
-        exponent += math.frexp(scale)[1] - 1
-        wide = (*wide[:k], near_one, *wide[k + 1 :])
-        if k + 1 < len(wide):
-            wide = move_right(wide, k, backend)
-    try:
-        return math.ldexp(math.sqrt(weight(wide[-1], backend)), exponent)
-    except OverflowError:
-        return math.inf
-
-
 def moved(cores: Cores, center: int | None, site: int) -> Moved:
     """Return fused cores with the norm in core ``site``."""
     site = integer("site", site, 0, ShapeError)
@@ -92,30 +83,50 @@ def moved(cores: Cores, center: int | None, site: int) -> Moved:
 def rounded(
     cores: Cores,
     center: int | None,
-    limits: tuple[object, Bonds, object],
+    limits: Cutting,
     true_norm: float | None = None,
 ) -> Rounded:
     """Return fused cores cut to smaller bonds, with the norm in the central core.
 
-    ``limits`` are max_bond, bonds and rtol. Errors are relative to ``true_norm`` where that is
-    given: the norm of a matrix without its padding.
+    Errors are relative to ``true_norm`` where that is given: the norm of a matrix without its
+    padding.
     """
-    max_bond, bonds, rtol = limits
     dtype, n = dtype_name(cores[0]), len(cores)
-    if isinstance(bonds, str):
-        raise OptionError(complaint("bonds", "be numbers when rounding", repr(bonds)))
+    if isinstance(limits.bonds, str):
+        raise OptionError(complaint("bonds", "be numbers when rounding", repr(limits.bonds)))
+    one_budget(limits.rtol, limits.max_params)
     site = 0 if center is None else center
-    backend, wide = _centered(cores, center, site)
-    caps = requested_bonds(tuple(int(c.shape[1]) for c in wide), max_bond, bonds)
+    backend, wide, cancelled = _gathered(cores, center, site)
+    caps = requested_bonds(tuple(int(c.shape[1]) for c in wide), limits.max_bond, limits.bonds)
     scale, near_one = scaled(wide[site], backend)
     wide = (*wide[:site], near_one, *wide[site + 1 :])
     total = weight(near_one, backend) if true_norm is None else (true_norm / scale) ** 2
-    rules = make_limits(caps, rtol, dtype, total, forced=False)
-    swept = within(rules, lambda rule: round_cores(wide, site, rule, backend), rtol, total)
+    rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
+    rules = replace(rules, noise=max(rules.noise, cancelled**2 * total))
+    source = ChainSource(wide, site, total, backend)
+    swept = fitted(source, rules, limits.rtol, limits.max_params)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
     factors = [scale if k == n // 2 else 1.0 for k in range(n)]
     stored, storage = narrowed(middle, dtype, backend, factors)
     return Rounded(at_home(stored, cores[0]), n // 2, certify(swept, total, storage, scale))
+
+
+def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, float]:
+    """Return fused cores with the norm in core ``site``, and the share of it that is noise.
+
+    Where terms cancel, as in a difference of two equal networks, what remains may be nothing
+    but their rounding errors: then a zero network comes back.
+    """
+    backend, wide = widened(cores)
+    if trusted(cores, center) is not None or site != 0:
+        return (*_centered(cores, center, site), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for in the next line
+        wide, growth = gather_first(wide, backend)
+    _check_range(wide[0], backend)
+    share = growth * noise("float64", max(int(c.shape[0]) for c in cores))
+    if share > _NOTHING_LEFT:
+        wide = tuple(backend.zeros((1, int(c.shape[1]), 1), c) for c in wide)
+    return backend, wide, share if growth > _CANCELLED else 0.0
 
 
 def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores]:
@@ -123,8 +134,12 @@ def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cor
     backend, wide = widened(cores)
     with np.errstate(over="ignore", invalid="ignore"):  # looked for in the next line
         wide = move_center(wide, trusted(cores, center), site, backend)
-    if not backend.all_finite(wide[site]):
+    _check_range(wide[site], backend)
+    return backend, wide
+
+
+def _check_range(core: Array, backend: Backend) -> None:
+    if not backend.all_finite(core):
         expected = "have a norm within the range of double precision"
         remedy = "Scale its cores down first."
         raise ToleranceError(complaint("the network", expected, "a larger one", remedy))
-    return backend, wide

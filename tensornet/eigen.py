@@ -50,7 +50,7 @@ def eigenpairs(
     if found is None:
         return None
     values, vectors = found
-    return np.maximum(values[::-1].astype(np.float64), 0.0), backend.tl.flip(vectors, axis=1)
+    return np.maximum(values.astype(np.float64), 0.0), vectors
 
 
 def eigenvalues(gram: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
@@ -71,13 +71,13 @@ def _by_library(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Ar
     except backend.no_convergence as error:
         _say(f"the eigensolver on {backend.place(gram)}", gram, error)
         return None
-    return backend.numbers(values), vectors
+    return backend.numbers(values)[::-1], backend.tl.flip(vectors, axis=1)
 
 
 def _on_host(
     gram: Array, backend: Backend, few: int | None
 ) -> tuple[np.ndarray[Any, Any], Array] | None:
-    """Return ascending eigenvalues and eigenvectors by the first driver that converges."""
+    """Return descending eigenvalues and their eigenvectors by the first driver that converges."""
     from scipy.linalg import eigh
 
     host, m = backend.numbers(gram), int(gram.shape[0])
@@ -88,7 +88,8 @@ def _on_host(
         except np.linalg.LinAlgError as error:
             _say(f"LAPACK's {driver}", gram, error)
         else:
-            return values, backend.like(vectors, gram)
+            # Copied: a matrix with negative strides is slow to multiply with.
+            return values[::-1], backend.like(vectors[:, ::-1].copy(), gram)
     return None
 
 

@@ -65,6 +65,10 @@ class MissingLibraryError(TensorNetError, ImportError):
     """An optional library that a call needs and that is not installed."""
 
 
+class FormatWarning(UserWarning):
+    """Something simpler than an MPO is the better form of a matrix."""
+
+
 def complaint(argument: str, expected: str, given: object, remedy: str = "") -> str:
     """Return the text of an error in the form that all of tensornet's errors have.
 

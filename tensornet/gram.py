@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
 from tensornet.typing import Array
@@ -24,6 +27,17 @@ def square_norm(a: Array, backend: Backend) -> float:
     return total
 
 
+def row_weights(a: Array, backend: Backend) -> np.ndarray[Any, Any]:
+    """Return the squared norm of each row of a matrix, on the host, summed in double precision."""
+    m, n = (int(d) for d in a.shape)
+    work = work_dtype(dtype_name(a))
+    total = np.zeros(m)
+    for block in _blocks(n, m, a, backend):
+        wide = backend.cast(a[:, block], work)
+        total += backend.numbers(backend.tl.sum((wide * backend.conj(wide)).real, axis=1))
+    return total
+
+
 def gram_matrix(a: Array, backend: Backend) -> Array:
     """Return a a^H of a wide matrix (m, n) in double precision, whatever its own precision.
 
@@ -41,16 +55,27 @@ def gram_matrix(a: Array, backend: Backend) -> Array:
     return total
 
 
-def projected(vectors: Array, a: Array, backend: Backend) -> Array:
-    """Return vectors^H a in the precision of the vectors, for a wide matrix (m, n)."""
-    work = dtype_name(vectors)
+def projected(vectors: Array, a: Array, backend: Backend, *, tall: bool = False) -> Array:
+    """Return vectors^H a in the precision of the vectors, for a wide matrix (m, n).
+
+    ``tall`` says that ``a`` is the transposed view of a tall matrix; so is then what comes back.
+    """
     adjoint = backend.adjoint(vectors)
+
+    def product(part: Array) -> Array:
+        if tall:
+            return backend.matrix_transpose(part) @ backend.matrix_transpose(adjoint)
+        return adjoint @ part
+
+    work = dtype_name(vectors)
     if dtype_name(a) == work:
-        return adjoint @ a
-    m, n = (int(d) for d in a.shape)
-    blocks = _blocks(n, m, a, backend)
-    parts = [adjoint @ backend.cast(a[:, block], work) for block in blocks]
-    return backend.tl.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+        found = product(a)
+    else:
+        m, n = (int(d) for d in a.shape)
+        blocks = _blocks(n, m, a, backend)
+        parts = [product(backend.cast(a[:, block], work)) for block in blocks]
+        found = backend.tl.concatenate(parts, axis=0 if tall else 1)
+    return backend.matrix_transpose(found) if tall else found
 
 
 def sampled(a: Array) -> Array:

@@ -18,6 +18,8 @@ from tensornet.typing import Array
 def fold(matrix: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) -> Array:
     """Return a matrix as the tensor (i1*j1, ..., in*jn), padded with zeros to that size.
 
+    In numpy, always in memory of its own.
+
     Parameters
     ----------
     matrix : Array, shape (rows, cols)
@@ -57,7 +59,8 @@ def _fold_host(
 ) -> np.ndarray[Any, Any]:
     rows, cols = matrix.shape
     if (rows, cols) == (math.prod(row_dims), math.prod(col_dims)):
-        return _interleaved(matrix, row_dims, col_dims).reshape(_sites(row_dims, col_dims))
+        tensor = _interleaved(matrix, row_dims, col_dims).reshape(_sites(row_dims, col_dims))
+        return tensor.copy() if np.may_share_memory(tensor, matrix) else tensor
     # Slab by slab: a padded copy of the whole would double the memory.
     out = np.zeros((row_dims[0], math.prod(row_dims[1:]) * math.prod(col_dims)), matrix.dtype)
     height = math.prod(row_dims[1:])

@@ -27,9 +27,10 @@ _SIGN_SHARE = 0.618
 class SideBasis(NamedTuple):
     """The kept basis of one side, and what was found on the way.
 
-    ``vectors`` is (m, kept) with orthonormal columns, or None for the identity: the side was
-    proven to be of full rank, and no spectrum was computed. ``weights`` are squared singular
-    values on the host, descending: all of them, or the leading ones where no more were needed.
+    ``vectors`` is (m, kept) with orthonormal columns, or None for the identity: nothing is cut.
+    Where the side was proven to be of full rank, no spectrum was computed. ``weights`` are
+    squared singular values on the host, descending: all of them, or the leading ones where no
+    more were needed.
     """
 
     vectors: Array | None
@@ -67,28 +68,35 @@ def side_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -> 
     gram = gram_matrix(a, backend)
     if whole and _proven(gram, rule, backend):
         return SideBasis(None, Cut(m, 0.0), None)
-    return _gram_basis(gram, rule, backend) or _svd_basis(a, rule, backend)
+    return gram_basis(gram, None, rule, backend) or _svd_basis(a, rule, backend)
 
 
-def _gram_basis(gram: Array, rule: Truncation, backend: Backend) -> SideBasis | None:
-    """Return the basis from a Gram matrix in double precision, or None if that says too little."""
+def gram_basis(
+    gram: Array,
+    known: tuple[np.ndarray[Any, Any], Array] | None,
+    rule: Truncation,
+    backend: Backend,
+) -> SideBasis | None:
+    """Return the basis from a Gram matrix in double precision, or None if that says too little.
+
+    ``known`` are its eigenpairs, if they are known.
+    """
     m = int(gram.shape[0])
     total = trace(gram, backend)
     noisy = rule.noise >= _NOISE_MARGIN * _EPS * total > 0.0
-    if noisy and not rule.forced:
+    few = None
+    if noisy and known is None and not rule.forced:
         few = low_rank_pairs(gram, rule.allowed / 4.0, backend)
-        if few is not None:
-            weights, vectors = few
-            cut = rule.cut(weights, max(total - float(weights.sum()), 0.0))
-            return SideBasis(fix_signs(vectors[:, : cut.kept], backend), cut, weights)
-    found = eigenpairs(gram, backend)
+    found = few or known or eigenpairs(gram, backend)
     if found is None:
         return None
     weights, vectors = found
-    cut = rule.cut(weights)
+    cut = rule.cut(weights, max(total - float(weights.sum()), 0.0) if few else 0.0)
     noise = _GRAM_MARGIN * m * _EPS * total
     if not noisy and cut.discarded < noise and not (cut.kept == m and weights[-1] > noise):
         return None
+    if cut.kept == m:
+        return SideBasis(None, cut, weights)
     return SideBasis(fix_signs(vectors[:, : cut.kept], backend), cut, weights)
 
 

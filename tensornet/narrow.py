@@ -37,9 +37,9 @@ def narrow_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -
         As in :func:`side_basis`.
     """
     m, n = (int(d) for d in a.shape)
-    hopeless = rule.forced or (rule.cap >= m if lossless else rule.cap >= m and rule.allowed == 0)
+    hopeless = rule.cap >= m and (lossless or rule.forced)
     if dtype_name(a) in NARROW and not hopeless and min(m, n) >= _WORTHWHILE:
-        count = min(rule.cap, m, n) if lossless else None
+        count = min(rule.cap, m, n) if lossless or rule.forced else None
         found = _tall(a, rule, count, backend) if m > n else _wide(a, rule, count, backend)
         if found is not None:
             return found

@@ -244,7 +244,7 @@ class MPO(Chain):
 
         Examples
         --------
-        >>> m = MPO([np.ones((1, 8, 8, 2)), np.ones((2, 8, 8, 1))])
+        >>> m = MPO([np.ones((1, 16, 16, 32)), np.ones((32, 16, 16, 1))])
         >>> m.plan(1).strategy, m.plan(4096).strategy
         ('right', 'dense')
         """

@@ -11,9 +11,10 @@ from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
 from tensornet.checks import storage_error
 from tensornet.errors import OptionError, complaint
-from tensornet.limits import DOUBLE, certify, make_limits, within
+from tensornet.fitting import TensorSource, budget, fitted, one_budget
+from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.storage import carried, in_double, narrowed
-from tensornet.sweep import identity_cores, sweep
+from tensornet.sweep import identity_cores
 from tensornet.typing import Array, Bonds, Cores
 
 GAUGES = ("central", "left", "right", "symmetric", "identity")
@@ -26,6 +27,7 @@ class Request(NamedTuple):
     bonds: Bonds
     rtol: float | None
     gauge: str
+    max_params: int | None = None
 
 
 class Made(NamedTuple):
@@ -36,25 +38,37 @@ class Made(NamedTuple):
     certificate: Certificate
 
 
-def decompose_tensor(tensor: Array, request: Request, backend: Backend) -> Made:
-    """Return fused cores (left, site, right) in the tensor's element type."""
+def decompose_tensor(
+    tensor: Array, request: Request, backend: Backend, *, fresh: bool = False
+) -> Made:
+    """Return fused cores (left, site, right) in the tensor's element type.
+
+    ``fresh`` says that nobody else holds the tensor's memory: a core may keep it.
+    """
     caps, forced = requested_caps(tuple(int(d) for d in tensor.shape), request)
-    return decompose_under(tensor, caps, request, backend, forced=forced)
+    return decompose_under(tensor, caps, request, backend, forced=forced, fresh=fresh)
 
 
 def decompose_under(
-    tensor: Array, caps: tuple[int, ...], request: Request, backend: Backend, *, forced: bool
+    tensor: Array,
+    caps: tuple[int, ...],
+    request: Request,
+    backend: Backend,
+    *,
+    forced: bool,
+    fresh: bool = False,
 ) -> Made:
     """Return fused cores under caps or, if forced, with exactly these bonds."""
     dtype = dtype_name(tensor)
     scale, near_one, total = carried(tensor, backend)
     if request.gauge == "identity":
-        return _identity(tensor, caps, request.rtol, scale * math.sqrt(total))
+        return _identity(tensor, caps, request, scale * math.sqrt(total))
     limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
-    swept = within(limits, lambda rule: sweep(near_one, rule, backend, total), request.rtol, total)
+    source = TensorSource(near_one, total, limits.noise, backend)
+    swept = fitted(source, limits, request.rtol, request.max_params)
     cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
     factors = _factors(len(cores), center, scale)
-    stored, storage = narrowed(cores, dtype, backend, factors)
+    stored, storage = narrowed(cores, dtype, backend, factors, fresh=fresh)
     if any(swept.record.discarded.values()):
         # Parts of the work may have been done in the narrow type already.
         storage = max(storage, _rounding(dtype, len(cores)))
@@ -69,20 +83,27 @@ def requested_caps(site_dims: tuple[int, ...], request: Request) -> tuple[tuple[
     BondError, OptionError
         If bonds are invalid, or options contradict each other.
     """
+    if request.max_params is not None:
+        budget(request.max_params, site_dims)
+    one_budget(request.rtol, request.max_params)
     caps = requested_bonds(site_dims, request.max_bond, request.bonds)
     forced = isinstance(request.bonds, str)
-    if forced and request.rtol is not None:
-        given = f"rtol={request.rtol}"
+    for name in ("rtol", "max_params"):
+        value = getattr(request, name)
+        if not forced or value is None:
+            continue
+        given = f"{name}={value}"
         remedy = "Leave one of them out."
-        raise OptionError(complaint("bonds", "not be 'full' with rtol", given, remedy))
+        raise OptionError(complaint("bonds", f"not be 'full' with {name}", given, remedy))
     return caps, forced
 
 
-def _identity(tensor: Array, caps: tuple[int, ...], rtol: float | None, norm: float) -> Made:
+def _identity(tensor: Array, caps: tuple[int, ...], request: Request, norm: float) -> Made:
     backend = backend_of(tensor)
     sites = tuple(int(d) for d in tensor.shape)
-    if rtol is not None or caps != structural_bonds(sites):
-        given = "rtol" if rtol is not None else f"bonds {list(caps[1:-1])}"
+    budgets = [name for name in ("rtol", "max_params") if getattr(request, name) is not None]
+    if budgets or caps != structural_bonds(sites):
+        given = budgets[0] if budgets else f"bonds {list(caps[1:-1])}"
         remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."
         raise OptionError(complaint("gauge", "not be 'identity' with limits", given, remedy))
     cores, center = identity_cores(tensor, backend)

@@ -79,13 +79,19 @@ def divided(a: Array, power: float) -> Array:
 
 
 def narrowed(
-    cores: Cores, dtype: str, backend: Backend, factors: Sequence[float] = ()
+    cores: Cores,
+    dtype: str,
+    backend: Backend,
+    factors: Sequence[float] = (),
+    *,
+    fresh: bool = False,
 ) -> tuple[Cores, float]:
     """Return the cores in an element type, each owning its memory, and the storage error.
 
     Each core is multiplied by its factor, if factors are given. The error is relative and an
     estimate: core by core the relative rounding error, added in squares. It holds in every
-    gauge because rounding errs by the same share of every entry.
+    gauge because rounding errs by the same share of every entry. ``fresh`` cores share no
+    memory with anything that others hold: they need no copy.
 
     Raises
     ------
@@ -95,7 +101,7 @@ def narrowed(
     stored, squares = [], 0.0
     for k, (given, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
         if factor == 1.0 and dtype_name(given) == dtype:
-            stored.append(backend.own(given))
+            stored.append(given if fresh and _contiguous(given) else backend.own(given))
             continue
         core = backend.cast(given, work_dtype(dtype))
         with np.errstate(over="ignore"):  # looked for in the next line
@@ -109,3 +115,7 @@ def narrowed(
         squares += weight(lost, backend) / (weight(core, backend) or 1.0)
         stored.append(backend.own(small))
     return tuple(stored), math.sqrt(squares)
+
+
+def _contiguous(a: Array) -> bool:
+    return isinstance(a, np.ndarray) and a.flags.c_contiguous

@@ -8,17 +8,24 @@ Source: Oseledets 2011, theorem 2.2, whose bound becomes an equality here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
 from tensornet.bonds import structural_bonds
-from tensornet.gram import projected, square_norm
-from tensornet.linalg import SideBasis
-from tensornet.narrow import NARROW, narrow_basis
-from tensornet.truncation import Cut, Limits
+from tensornet.gram import projected, row_weights, square_norm
+from tensornet.linalg import SideBasis, gram_basis
+from tensornet.narrow import NARROW, narrow_basis, single_basis
+from tensornet.truncation import Cut, Limits, Truncation, tail_weights
 from tensornet.typing import Array, Cores
+
+# Vectors of the whole tensor serve as long as no more than this share of its weight is gone:
+# they then cost less than this share more than the best ones would.
+_NEAR = 0.02
+_NOTHING: Mapping[int, Known] = MappingProxyType({})
 
 
 class Record(NamedTuple):
@@ -35,6 +42,13 @@ class Record(NamedTuple):
         self.discarded[bond] = cut.discarded
         if weights is not None:
             self.weights[bond] = weights
+
+
+class Known(NamedTuple):
+    """A Gram matrix of the whole tensor's rows at a bond, and its eigenpairs."""
+
+    gram: Array
+    pairs: tuple[np.ndarray[Any, Any], Array] | None
 
 
 class Swept(NamedTuple):
@@ -63,16 +77,22 @@ def meeting_site(site_dims: tuple[int, ...]) -> int:
     return min(max(n // 2, lowest), highest)
 
 
-def sweep(tensor: Array, limits: Limits, backend: Backend, total: float | None = None) -> Swept:
+def sweep(
+    tensor: Array,
+    limits: Limits,
+    backend: Backend,
+    total: float | None = None,
+    known: Mapping[int, Known] = _NOTHING,
+) -> Swept:
     """Return the decomposition of a tensor (p1, ..., pn) under limits.
 
     The cores are in double precision; those of data in single precision may be in single
     precision where so much is cut that it makes no difference. ``total`` is the squared norm,
-    if it is known.
+    if it is known, and ``known`` what was found out about bonds before.
     """
     sites = tuple(int(d) for d in tensor.shape)
     meeting = meeting_site(sites)
-    state = _Rest(tensor, limits, backend, total)
+    state = _Rest(tensor, limits, backend, total, known)
     left_cores, right_cores = [], []
     left, right = 1, 1
     for k in range(meeting):
@@ -83,7 +103,7 @@ def sweep(tensor: Array, limits: Limits, backend: Backend, total: float | None =
     for k in range(len(sites) - 1, meeting, -1):
         flat = backend.tl.reshape(state.tensor, (-1, sites[k] * right))
         state.tensor = backend.matrix_transpose(flat)
-        vectors = state.cut(k)
+        vectors = state.cut(k, tall=True)
         state.tensor = backend.matrix_transpose(state.tensor)
         core = backend.tl.reshape(backend.matrix_transpose(vectors), (-1, sites[k], right))
         right_cores.append(core)
@@ -97,37 +117,69 @@ class _Rest:
     """What is left of a tensor, as a wide matrix, and the record of the cuts so far."""
 
     def __init__(
-        self, tensor: Array, limits: Limits, backend: Backend, total: float | None
+        self,
+        tensor: Array,
+        limits: Limits,
+        backend: Backend,
+        total: float | None,
+        known: Mapping[int, Known],
     ) -> None:
         self.tensor = tensor
         self.record = Record({}, {})
-        self._limits, self._backend, self._weight = limits, backend, total
+        self._limits, self._backend, self._known = limits, backend, known
+        self._total = self._weight = square_norm(tensor, backend) if total is None else total
 
-    def cut(self, bond: int) -> Array:
-        """Replace the matrix by its projection on the basis of its rows, and return the basis."""
+    def cut(self, bond: int, *, tall: bool = False) -> Array:
+        """Replace the matrix by its projection on the basis of its rows, and return the basis.
+
+        ``tall`` says that the matrix is the transposed view of a tall one.
+        """
         rule = self._limits.rule(bond, self.record.discarded)
-        basis = narrow_basis(self.tensor, rule, self._limits.lossless, self._backend)
-        if basis.vectors is None:
-            self.record.note(bond, basis.cut, basis.weights)
-            return self._backend.identity(int(self.tensor.shape[0]), self.tensor)
-        before = self.tensor
-        self.tensor = projected(basis.vectors, before, self._backend)
-        cut = basis.cut
-        if dtype_name(basis.vectors) in NARROW:
-            cut = self._measured(before, basis)
-        elif self._weight is not None:
+        basis = self._recalled(bond, rule)
+        if basis is None:
+            basis = narrow_basis(self.tensor, rule, self._limits.lossless, self._backend)
+        vectors, cut = basis.vectors, basis.cut
+        m = int(self.tensor.shape[0])
+        if vectors is None or int(vectors.shape[1]) == m:
+            self.record.note(bond, cut, basis.weights)
+            return self._backend.identity(m, self.tensor)
+        self.tensor = projected(vectors, self.tensor, self._backend, tall=tall)
+        if dtype_name(vectors) in NARROW:
+            vectors, cut = self._measured(vectors, rule)
+        else:
             self._weight -= cut.discarded
         self.record.note(bond, cut, basis.weights)
-        return basis.vectors
+        return vectors
 
-    def _measured(self, before: Array, basis: SideBasis) -> Cut:
-        """Return the cut with the weight that is really missing after the projection."""
-        if self._weight is None:
-            self._weight = square_norm(before, self._backend)
-        left = square_norm(self.tensor, self._backend)
+    def _recalled(self, bond: int, rule: Truncation) -> SideBasis | None:
+        """Return the basis from what is known of the whole tensor, where that still holds."""
+        known = self._known.get(bond)
+        lost = self._total - self._weight
+        if known is None or known.pairs is None or self._limits.forced:
+            return None
+        if int(known.gram.shape[0]) != int(self.tensor.shape[0]):
+            return None
+        if dtype_name(known.gram) in NARROW:
+            near = lost <= _NEAR * self._total
+            return single_basis(known.gram, known.pairs, rule, self._backend) if near else None
+        return gram_basis(known.gram, known.pairs, rule, self._backend) if lost == 0.0 else None
+
+    def _measured(self, vectors: Array, rule: Truncation) -> tuple[Array, Cut]:
+        """Return vectors and cut with the weight that is really missing after the projection.
+
+        Where less is missing than the rule allows, the last vectors may go too.
+        """
+        backend = self._backend
+        rows = row_weights(self.tensor, backend)
+        room = 0.0 if rule.forced else rule.allowed - (self._weight - float(rows.sum()))
+        kept = max(int(np.argmax(tail_weights(rows) <= max(room, 0.0))), 1)
+        kept = len(rows) if rule.forced else kept
+        if kept < len(rows):
+            vectors, self.tensor = vectors[:, :kept], self.tensor[:kept]
+        left = float(rows[:kept].sum())
         discarded = max(self._weight - left, 0.0)
         self._weight = left
-        return Cut(basis.cut.kept, discarded)
+        return vectors, Cut(kept, discarded)
 
 
 def identity_cores(tensor: Array, backend: Backend) -> tuple[Cores, int]:

@@ -169,6 +169,8 @@ def test_the_most_demanding_matrix_decides(device, dtype, stacked):
         for k, m in enumerate(batch):
             assert_close(host(m.to_matrix()), W[k])
             assert m.certificate.relative_error < tolerance_of(dtype, 3)
+            assert_isometric(m.cores[0], "left")
+            assert_isometric(m.cores[2], "right")
     assert full.certificates[1].norm == 0.0
 
 
@@ -212,6 +214,36 @@ def test_an_overdrawn_budget_is_shared_again():
     assert max(errors_of(batch, W)) <= 0.6
     assert max(errors_of(capped, W)) <= 0.62
     assert capped.bond_dims[1] <= 4
+
+
+def test_a_budget_holds_for_every_matrix_and_is_shared_fairly():
+    rng = np.random.default_rng(1)
+    decaying = np.exp(-np.arange(24.0)[:, None] * np.arange(36.0) / 100)
+    W = np.stack([1e-6 * rng.normal(size=(24, 36)), decaying, np.zeros((24, 36))])
+    batch = tn.mpo(W, SITES, max_params=400)
+    assert batch.n_params <= 3 * 400
+    assert max(errors_of(batch, W)[1:]) < 0.01
+    best = min(
+        sum(c.relative_error**2 for c in tn.mpo(W, SITES, bonds=[a, b]).certificates)
+        for a in range(1, 7)
+        for b in range(1, 13)
+        if 6 * a + 12 * a * b + 12 * b <= 400 and b <= 12 * a
+    )
+    found = sum(c.relative_error**2 for c in batch.certificates)
+    # The tails of the uncut unfoldings are a bound, not the error itself.
+    assert found <= best * 1.25
+    # One needs the first bond, the other the second, whatever their sizes.
+    early = np.kron(rng.normal(size=(6, 12)), rng.normal(size=(4, 3)))
+    late = np.kron(rng.normal(size=(2, 3)), rng.normal(size=(12, 12)))
+    bonds = [
+        tn.mpo(np.stack([early * a, late * b]), SITES, max_params=300).bond_dims
+        for a, b in ((1, 1), (1e6, 1), (1, 1e6))
+    ]
+    assert bonds[0] == bonds[1] == bonds[2]
+    alone = tn.mpo(W[:1], SITES, max_params=400)
+    assert alone.bond_dims == tn.mpo(W[0], SITES, max_params=400).bond_dims
+    with pytest.raises(tn.errors.OptionError, match="max_params must be at least 30"):
+        tn.mpo(W, SITES, max_params=10)
 
 
 @pytest.mark.parametrize("device", DEVICES)

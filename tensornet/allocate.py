@@ -1,0 +1,212 @@
+"""One budget for many matrices: each gets the bonds that serve the whole best.
+
+On the convex hulls of all matrices' choices the best use of a budget is to take gains per
+parameter in falling order (Everett 1963). What the last gain leaves is filled up bond by bond.
+Everything is compared with one cap for all bonds, which is never better than the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from tensornet.allocation import Allocation, Allotment, root
+from tensornet.checks import array, choice, describe, integer, tolerance
+from tensornet.errors import OptionError, ShapeError, complaint
+from tensornet.fronts import Front, front_of, front_of_mpo
+from tensornet.layout import matrix_layout
+from tensornet.network import MPO
+from tensornet.shares import Shares, within_budget, within_error
+from tensornet.typing import Array, ShapeSpec
+
+_Named = list[tuple[str, Any]]
+
+
+def allocate(
+    Ws: Mapping[str, Array | MPO] | Sequence[Array | MPO],
+    *,
+    max_params: int | None = None,
+    ratio: float | None = None,
+    rtol: float | None = None,
+    shape: ShapeSpec | Mapping[str, ShapeSpec] = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    keep_dense: bool = True,
+    measure: str = "relative",
+) -> Allocation:
+    """Return bonds for many matrices that serve one budget, or one tolerance, best.
+
+    Only spectra are computed and kept, one matrix at a time: a mapping may load its matrices
+    when they are asked for. :func:`mpo` then makes the networks, one by one::
+
+        for a in allocation:
+            network = Ws[a.name] if a.dense else tn.mpo(Ws[a.name], a.layout, bonds=a.bonds)
+
+    Parameters
+    ----------
+    Ws : mapping of str to Array, or sequence of Array, shape (rows, cols) each
+        Matrices of any sizes, libraries and element types. An :class:`MPO` stands for the matrix
+        it represents: its spectra are then had from its cores.
+    max_params : int, optional
+        Most elements that all networks, and the matrices that stay as they are, may have
+        together. No bond of the result could be raised by one within it, unless that would
+        discard no less.
+    ratio : float, optional
+        The budget as a share of the elements of all matrices, in (0, 1].
+    rtol : float, optional
+        Largest ``error`` of the allocation, as defined below; it is met with as few parameters
+        as the search finds. Exactly one of the three must be given.
+    shape : None, int, (row_dims, col_dims), MatrixLayout or mapping of str to these
+        As in :func:`mpo`, for all matrices or by name. Not for an MPO.
+    weights : mapping of str to float, or sequence of float, optional
+        Positive weights of the squared errors; 1 by default.
+    keep_dense : bool
+        Whether a matrix may stay as it is where that serves better.
+    measure : {"relative", "absolute"}
+        Whose squares are added up. "relative": each matrix' error relative to its own norm.
+        "absolute": errors as they are, so that a matrix of small norm may be given up; in a
+        neural network that can ruin everything that comes after.
+
+    Returns
+    -------
+    Allocation
+        With a bound on every error, and on the whole.
+
+    Raises
+    ------
+    OptionError
+        If there are no matrices or not exactly one of the limits, the budget is below what the
+        smallest networks need (which is stated), or weights are not positive or of other names.
+    ToleranceError
+        If ``rtol`` is not in (0, 1).
+    ShapeError, NonFiniteError, ArrayTypeError, DTypeError
+        As in :func:`mpo`; the matrix is named.
+
+    References
+    ----------
+    Everett 1963, theorem 1.
+
+    Examples
+    --------
+    >>> i = np.arange(16.0)
+    >>> smooth, rough = 1 / (1 + i[:, None] + i), np.cos(np.outer(i, i))
+    >>> print(allocate({"smooth": smooth, "rough": rough}, max_params=200, shape=2))
+    matrix    shape    bonds  parameters   ratio  error at most
+    -----------------------------------------------------------
+    smooth    16 x 16  1              32  0.1250         0.2122
+    rough     16 x 16  5             160  0.6250         0.5165
+    -----------------------------------------------------------
+    together                         192  0.3750         0.3948
+    """
+    choice("measure", measure, ("relative", "absolute"))
+    if not isinstance(keep_dense, bool):
+        raise OptionError(complaint("keep_dense", "be True or False", repr(keep_dense)))
+    _one_limit(max_params=max_params, ratio=ratio, rtol=rtol)
+    names = _names(Ws)
+    factors = _weights(weights, names)
+    fronts = [_front(name, Ws, shape) for name in names]
+    scaled = _scaled(fronts, factors, measure)
+    if rtol is not None:
+        target = tolerance(rtol, "float64", 1)
+        found = within_error(fronts, scaled, target**2, keep_dense=keep_dense)
+    else:
+        max_params = _budget(max_params, ratio, fronts)
+        found = within_budget(fronts, scaled, max_params, keep_dense=keep_dense)
+    return Allocation(
+        _allotments(names, fronts, factors, found), measure, max_params, rtol, root(found.error)
+    )
+
+
+def _allotments(
+    names: Sequence[str], fronts: Sequence[Front], weights: Sequence[float], found: Shares
+) -> tuple[Allotment, ...]:
+    return tuple(
+        Allotment(name, front.layout, c.bonds, c.params, root(c.share), weight)
+        for name, front, c, weight in zip(names, fronts, found.choices, weights, strict=True)
+    )
+
+
+def _one_limit(**limits: object) -> None:
+    given = [name for name, value in limits.items() if value is not None]
+    if len(given) != 1:
+        text = " and ".join(given) or "none of them"
+        expected = "be given, or ratio, or rtol, exactly one of the three"
+        raise OptionError(complaint("max_params", expected, text))
+
+
+def _names(Ws: object) -> list[str]:
+    if isinstance(Ws, Mapping):
+        names = list(Ws)
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong:
+            raise OptionError(complaint("Ws", "have names as keys", repr(wrong[0])))
+    elif isinstance(Ws, Sequence) and not isinstance(Ws, str):
+        names = [str(k) for k in range(len(Ws))]
+    elif getattr(Ws, "ndim", 0) == 3:
+        names = [str(k) for k in range(int(Ws.shape[0]))]  # type: ignore[attr-defined]
+    else:
+        expected = "be a mapping or a sequence of matrices"
+        raise OptionError(complaint("Ws", expected, describe(Ws)))
+    if not names:
+        raise OptionError(complaint("Ws", "hold at least one matrix", "none"))
+    return names
+
+
+def _weights(weights: Any, names: Sequence[str]) -> list[float]:
+    if weights is None:
+        return [1.0] * len(names)
+    if isinstance(weights, Mapping):
+        unknown = [name for name in weights if name not in names]
+        if unknown:
+            remedy = "Their names are those of Ws."
+            raise OptionError(complaint("weights", "name matrices", repr(unknown[0]), remedy))
+        values = [weights.get(name, 1.0) for name in names]
+    else:
+        values = list(weights) if isinstance(weights, Iterable) else [weights]
+        if len(values) != len(names):
+            expected = f"have {len(names)} values, one for each matrix"
+            raise OptionError(complaint("weights", expected, len(values)))
+    for name, value in zip(names, values, strict=True):
+        number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+        if not number or not 0.0 < float(value) < math.inf:
+            argument = f"weights[{name!r}]"
+            raise OptionError(complaint(argument, "be a positive number", repr(value)))
+    return [float(value) for value in values]
+
+
+def _front(name: str, Ws: Any, shape: Any) -> Front:
+    given = Ws[name] if isinstance(Ws, Mapping) else Ws[int(name)]
+    own = shape.get(name) if isinstance(shape, Mapping) else shape
+    if isinstance(given, MPO):
+        if own is not None:
+            expected = "be left out for an MPO, which has one"
+            raise ShapeError(complaint("shape", expected, repr(own)))
+        return front_of_mpo(given)
+    backend, matrix = array(f"Ws[{name!r}]", given, 2)
+    rows, cols = (int(d) for d in matrix.shape)
+    return front_of(matrix, matrix_layout(rows, cols, own), backend)
+
+
+def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> list[float]:
+    """Return what a matrix' discarded share counts, so that all shares of 1 add up to 1."""
+    if measure == "relative":
+        sizes = [
+            weight if front.norm else 0.0 for front, weight in zip(fronts, weights, strict=True)
+        ]
+    else:
+        largest = max(front.norm for front in fronts) or 1.0
+        sizes = [w * (f.norm / largest) ** 2 for f, w in zip(fronts, weights, strict=True)]
+    total = math.fsum(sizes) or 1.0
+    return [size / total for size in sizes]
+
+
+def _budget(max_params: object, ratio: object, fronts: Sequence[Front]) -> int:
+    if max_params is not None:
+        return integer("max_params", max_params, 1, OptionError)
+    number = isinstance(ratio, Real) and not isinstance(ratio, bool | np.bool_)
+    if not number or not 0.0 < float(ratio) <= 1.0:  # type: ignore[arg-type]
+        raise OptionError(complaint("ratio", "be a number in (0, 1]", repr(ratio)))
+    return int(float(ratio) * sum(front.dense.params for front in fronts))  # type: ignore[arg-type]

@@ -1,0 +1,214 @@
+"""The command line: ``tensornet decompose``, ``inspect``, ``reconstruct``, ``search``, ``plan``."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+except ImportError as error:
+    raise SystemExit(
+        "The command line needs typer and rich. Install them: pip install 'tensornet-mpo[cli]'"
+    ) from error
+
+from tensornet import __version__
+from tensornet.errors import OptionError, ShapeError, TensorNetError, complaint
+
+UNUSABLE, INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    name="tensornet",
+    help="Matrices as chains of small tensors: decompose files of weights and look into them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Source = Annotated[Path, typer.Argument(help="A .safetensors file, or the .index.json of several.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the result; forget an interrupted run.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+MaxBond = Annotated[int | None, typer.Option(help="Hard cap for every bond.")]
+Rtol = Annotated[float | None, typer.Option(help="Largest relative error of each matrix.")]
+Ratio = Annotated[float | None, typer.Option(help="Stored / dense of each matrix, at most.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Decompose files of weights and look into them."""
+
+
+@app.command()
+def decompose(
+    source: Source,
+    out: Out,
+    max_bond: MaxBond = None,
+    rtol: Rtol = None,
+    ratio: Ratio = None,
+    include: Annotated[list[str], typer.Option(help="Names to decompose; repeatable.")] = ["*"],  # noqa: B006
+    exclude: Annotated[list[str], typer.Option(help="Names to leave; repeatable.")] = [],  # noqa: B006
+    sites: Annotated[int, typer.Option(help="Number of sites of a chain.")] = 5,
+    min_size: Annotated[int, typer.Option(help="Leave matrices with a smaller side.")] = 16,
+    keep_larger: Annotated[
+        bool, typer.Option("--keep-larger", help="Store chains larger than their matrix too.")
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a file whose matrices are chains, one matrix in memory at a time.
+
+    Interrupted, the same command goes on where it was. Exit code: 0 when done,
+    2 when it cannot run, 130 when Ctrl-C ends it.
+    """
+    with _said(f"Run the same command again to go on; what is done is in {out}.parts."):
+        from tensornet.streaming import Options, decompose_file
+
+        options = Options(
+            max_bond, rtol, ratio, tuple(include), tuple(exclude), sites, min_size, keep_larger
+        )
+        with _progress("decomposing") as progress:
+            summary = decompose_file(source, out, options, overwrite=overwrite, progress=progress)
+        _show(summary, as_json)
+
+
+@app.command()
+def reconstruct(source: Source, out: Out, overwrite: Overwrite = False) -> None:
+    """Write plain matrices again from a file of chains."""
+    with _said(f"{out} was not written."):
+        from tensornet.streaming import reconstruct_file
+
+        with _progress("rebuilding") as progress:
+            summary = reconstruct_file(source, out, overwrite=overwrite, progress=progress)
+        typer.echo(f"{len(summary.rows)} matrices rebuilt: {out}")
+
+
+@app.command()
+def inspect(source: Source, as_json: AsJson = False) -> None:
+    """Show what a file holds: chains with their bonds and errors, and plain tensors."""
+    with _said("Nothing was changed."):
+        from tensornet.streaming import inspect_file
+
+        _show(inspect_file(source), as_json)
+
+
+@app.command()
+def search(
+    source: Source,
+    name: Annotated[str, typer.Option(help="Name of the matrix.")],
+    max_params: Annotated[int | None, typer.Option(help="Parameters to spend, at most.")] = None,
+    rtol: Rtol = None,
+    ratio: Ratio = None,
+) -> None:
+    """Rank chains of many shapes, the plain SVD and the dense matrix for one matrix."""
+    with _said("Nothing was changed."):
+        import warnings
+
+        import tensornet as tn
+        from tensornet.streaming.source import open_source
+
+        entry = _named(open_source(source).entries, name)
+        if ratio is not None:
+            max_params = int(ratio * entry.n_elements)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the table says it already
+            found = tn.search_shape(entry.matrix(), max_params=max_params, rtol=rtol)
+        typer.echo(str(found))
+
+
+@app.command()
+def plan(
+    equation: Annotated[str, typer.Argument(help="Such as 'ij,jk->ik'.")],
+    shapes: Annotated[list[str], typer.Argument(help="One shape for each operand, such as 2x3.")],
+    memory_limit: Annotated[
+        int | None, typer.Option(help="Elements alive at a time, at most.")
+    ] = None,
+    minimize: Annotated[
+        str, typer.Option(help="multiply_adds, peak or traffic.")
+    ] = "multiply_adds",
+    as_json: AsJson = False,
+) -> None:
+    """Show the best order to contract a network."""
+    with _said("Nothing was changed."):
+        import tensornet as tn
+
+        sizes = [_shape(text) for text in shapes]
+        made = tn.plan(equation, *sizes, memory_limit=memory_limit, minimize=minimize)  # type: ignore[arg-type]
+        typer.echo(made.to_json() if as_json else str(made))
+
+
+@contextmanager
+def _said(interrupted: str) -> Iterator[None]:
+    """Turn errors into one line and an exit code."""
+    try:
+        yield
+    except TensorNetError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from None
+    except KeyboardInterrupt:
+        typer.echo(f"Interrupted. {interrupted}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _progress(verb: str) -> Iterator[Any]:
+    """Yield what shows progress on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=None)
+
+        def note(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{verb} {name}")
+
+        yield note
+
+
+def _show(summary: Any, as_json: bool) -> None:
+    typer.echo(json.dumps(summary.to_json(), indent=1) if as_json else str(summary))
+
+
+def _named(entries: dict[str, Any], name: str) -> Any:
+    from difflib import get_close_matches
+
+    from tensornet.streaming.source import FLOATS
+
+    if name not in entries:
+        close = get_close_matches(name, entries, n=3, cutoff=0.3)
+        remedy = f"Close: {', '.join(close)}." if close else ""
+        raise OptionError(complaint("name", "be that of a tensor in the file", repr(name), remedy))
+    entry = entries[name]
+    if len(entry.shape) != 2 or entry.dtype not in FLOATS:
+        given = f"{entry.dtype} of shape {entry.shape}"
+        raise ShapeError(complaint("name", "be that of a matrix", given))
+    return entry
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"scalar|\d+(x\d+)*", text):
+        raise ShapeError(complaint("shapes", "look like 2x3, or 'scalar'", repr(text)))
+    return () if text == "scalar" else tuple(int(d) for d in text.split("x"))

@@ -1,0 +1,177 @@
+"""The bonds that a budget buys: fewest parameters for a tolerance, least error for a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensornet.backend import Backend, dtype_name
+from tensornet.bonds import structural_bonds
+from tensornet.budget import fewest_params, least_error
+from tensornet.canonical import schmidt_form
+from tensornet.checks import integer
+from tensornet.errors import OptionError, complaint
+from tensornet.limits import within
+from tensornet.narrow import NARROW, SAFE_SHARE
+from tensornet.rounding import round_cores
+from tensornet.spectra import tensor_spectra
+from tensornet.storage import in_double
+from tensornet.sweep import Known, Swept, sweep
+from tensornet.truncation import Limits, tail_weights
+from tensornet.typing import Array, Cores
+
+Tails = tuple[np.ndarray[Any, Any], ...]
+# Share of the squared norm below which Gram matrices in double precision say little: of data in
+# double precision, and of narrower data, whose own noise is larger.
+_DOUBLE_SHARE = 1e-10
+_NOISY_SHARE = 1e-13
+
+
+class Source(Protocol):
+    """Something that can be cut, and tells what cuts would cost."""
+
+    sites: tuple[int, ...]
+    weight: float
+
+    def tails(self, share: float, *, gentle: bool) -> Tails:
+        """Return the tails of all spectra, right for cuts of this share of the squared norm.
+
+        Where cuts are gentle, what is found out about the bonds will serve for the cuts too.
+        """
+
+    def run(self, limits: Limits) -> Swept:
+        """Return the network cut under limits."""
+
+
+class TensorSource:
+    """A tensor (p1, ..., pn) of squared norm ``weight`` with rounding noise of its own."""
+
+    def __init__(self, tensor: Array, weight: float, noise: float, backend: Backend) -> None:
+        self.sites = tuple(int(d) for d in tensor.shape)
+        self.weight = weight
+        self._tensor, self._noise, self._backend = tensor, noise, backend
+        self._narrow = dtype_name(tensor) in NARROW
+        self._known: dict[int, Known] = {}
+        self._chain: ChainSource | None = None
+
+    def tails(self, share: float, *, gentle: bool) -> Tails:
+        """Return the tails, in the lowest precision that is good enough."""
+        if share >= (_NOISY_SHARE if self._narrow else _DOUBLE_SHARE):
+            single = self._narrow and share >= SAFE_SHARE
+            found = tensor_spectra(self._tensor, self._backend, single=single, both=gentle)
+            if found is not None:
+                self._known = found.known
+                return found.tails
+        self._chain = self._exact()
+        return self._chain.tails(share, gentle=gentle)
+
+    def run(self, limits: Limits) -> Swept:
+        """Return the decomposition under limits."""
+        if self._chain is not None:
+            return self._chain.run(limits)
+        return sweep(self._tensor, limits, self._backend, self.weight, self._known)
+
+    def _exact(self) -> ChainSource:
+        """Return the exact network: its small cores show the spectra to all digits."""
+        free = Limits(structural_bonds(self.sites), 0.0, self._noise)
+        swept = sweep(self._tensor, free, self._backend, self.weight)
+        return ChainSource(in_double(swept.cores)[1], swept.center, self.weight, self._backend)
+
+
+class ChainSource:
+    """A chain of cores (left, site, right) of squared norm ``weight``, in double precision."""
+
+    def __init__(self, cores: Cores, center: int | None, weight: float, backend: Backend) -> None:
+        self.sites = tuple(int(core.shape[1]) for core in cores)
+        self.weight = weight
+        self._cores, self._center, self._backend = cores, center, backend
+
+    def tails(self, share: float, *, gentle: bool) -> Tails:  # noqa: ARG002
+        """Return the tails; a chain shows them to all digits, whatever the share."""
+        self._cores, spectra = schmidt_form(self._cores, self._center, self._backend)
+        self._center = len(self._cores) - 1
+        return tuple(tail_weights(s**2) for s in spectra)
+
+    def run(self, limits: Limits) -> Swept:
+        """Return the chain cut under limits."""
+        return round_cores(self._cores, self._center, limits, self._backend)
+
+
+def fitted(source: Source, limits: Limits, rtol: object, max_params: object) -> Swept:
+    """Return the network under the limits, with bonds chosen for the tolerance or the budget.
+
+    Raises
+    ------
+    ToleranceError
+        If the caps alone cost more than ``rtol``.
+    OptionError
+        If ``max_params`` is no integer or less than the smallest chain needs.
+    """
+    if max_params is not None:
+        return _least(source, limits, budget(max_params, source.sites))
+    if rtol is not None and len(source.sites) > 1:
+        swept = _fewest(source, limits)
+        if swept is not None:
+            return swept
+    return within(limits, source.run, rtol, source.weight)
+
+
+def budget(max_params: object, sites: Sequence[int]) -> int:
+    """Return ``max_params`` as an integer that a chain with these sites can meet.
+
+    Raises
+    ------
+    OptionError
+        If it is no integer, or smaller than the chain whose bonds are all 1; says how many
+        parameters that has.
+    """
+    number = integer("max_params", max_params, 1, OptionError)
+    smallest = sum(sites)
+    if number < smallest:
+        expected = f"be at least {smallest}, the parameters of the chain whose bonds are all 1"
+        raise OptionError(complaint("max_params", expected, number))
+    return number
+
+
+def one_budget(rtol: object, max_params: object) -> None:
+    """Raise OptionError if both a tolerance and a number of parameters are asked for."""
+    if rtol is not None and max_params is not None:
+        remedy = "Leave one of them out."
+        raise OptionError(complaint("max_params", "not come with rtol", f"rtol={rtol}", remedy))
+
+
+def _fewest(source: Source, limits: Limits) -> Swept | None:
+    share = limits.allowed / (source.weight or 1.0) / len(limits.caps)
+    tails = source.tails(share, gentle=True)
+    inner = limits.caps[1:-1]
+    if _cost(tails, inner) > limits.allowed:
+        return None
+    bonds = fewest_params(source.sites, tails, limits.allowed, limits.caps)
+    swept = source.run(_reserved(limits, tails, bonds))
+    return swept if limits.kept(swept.record.discarded) else None
+
+
+def _least(source: Source, limits: Limits, max_params: int) -> Swept:
+    for share in (SAFE_SHARE, _DOUBLE_SHARE, 0.0):
+        tails = source.tails(share, gentle=False)
+        bonds = least_error(source.sites, tails, max_params, limits.caps)
+        reached = _cost(tails, bonds) / (source.weight or 1.0)
+        if reached >= share or reached == 0.0:
+            break
+    return source.run(replace(limits, caps=(1, *bonds, 1)))
+
+
+def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...]) -> Limits:
+    """Return limits that keep the bonds affordable, and let later ones use what is left over."""
+    costs = (float(tail[min(b, len(tail) - 1)]) for tail, b in zip(tails, bonds, strict=True))
+    return replace(limits, caps=(1, *bonds, 1), reserve=(0.0, *costs, 0.0))
+
+
+def _cost(tails: Tails, bonds: Sequence[int]) -> float:
+    return math.fsum(
+        float(tail[min(b, len(tail) - 1)]) for tail, b in zip(tails, bonds, strict=True)
+    )

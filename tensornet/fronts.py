@@ -1,0 +1,132 @@
+"""What each size of a network for a matrix costs in error, before any network is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensornet.backend import Backend, dtype_name
+from tensornet.budget import frontier
+from tensornet.fitting import TensorSource
+from tensornet.layout import MatrixLayout
+from tensornet.limits import make_limits
+from tensornet.network import MPO
+from tensornet.storage import carried
+from tensornet.truncation import tail_weights
+from tensornet.typing import Array
+
+Tails = tuple[np.ndarray[Any, Any], ...]
+# Spectra are right for discarded shares of the squared norm down to this one: errors of 1e-5.
+_SHARE = 1e-10
+
+
+class Choice(NamedTuple):
+    """Inner bonds (None: the matrix as it is), parameters, and the share they discard."""
+
+    bonds: tuple[int, ...] | None
+    params: int
+    share: float
+
+
+class Front:
+    """The tails of a matrix' unfoldings as shares of its squared norm, and what they allow."""
+
+    def __init__(self, layout: MatrixLayout, norm: float, tails: Tails) -> None:
+        self.layout, self.norm, self.tails = layout, norm, tails
+        self.caps = layout.structural_bonds()
+        self.dense = Choice(None, layout.rows * layout.cols, 0.0)
+
+    def choice(self, bonds: Sequence[int]) -> Choice:
+        """Return what bonds cost, after those are lowered that discard nothing by it."""
+        lowered = self.lowered(bonds)
+        share = math.fsum(float(t[b]) for t, b in zip(self.tails, lowered, strict=True))
+        return Choice(lowered, chain_params(self.layout.site_dims, lowered), share)
+
+    def lowered(self, bonds: Sequence[int]) -> tuple[int, ...]:
+        """Return the smallest bonds that discard no more than these."""
+        return tuple(
+            max(int(np.argmax(tail <= tail[min(b, len(tail) - 1)])), 1)
+            for tail, b in zip(self.tails, bonds, strict=True)
+        )
+
+    def uniform(self, cap: int) -> Choice:
+        """Return what one cap for all bonds costs."""
+        return self.choice(self.layout.structural_bonds(cap)[1:-1])
+
+    def hull(self, *, keep_dense: bool) -> list[Choice]:
+        """Return the choices on the lower convex hull of all, from the smallest on."""
+        chains = frontier(self.layout.site_dims, self.tails, self.caps)
+        choices = [Choice(*chain) for chain in chains]
+        if keep_dense:
+            smaller = [c for c in choices if c.params < self.dense.params]
+            choices = [*smaller, self.dense]
+        kept: list[Choice] = []
+        for c in choices:
+            while len(kept) > 1 and _slope(kept[-2], kept[-1]) <= _slope(kept[-1], c):
+                kept.pop()
+            if not kept or c.share < kept[-1].share:
+                kept.append(c)
+        return kept
+
+
+def front_of(matrix: Array, layout: MatrixLayout, backend: Backend) -> Front:
+    """Return the front of a matrix (rows, cols) in a layout.
+
+    Shares that are rounding noise of the element type count as nothing, as in an exact
+    decomposition.
+    """
+    scale, near_one, total = carried(layout.fold(matrix), backend)
+    norm = scale * math.sqrt(total)
+    if total == 0.0:
+        return Front(layout, 0.0, tuple(np.zeros(b + 1) for b in layout.structural_bonds()[1:-1]))
+    limits = make_limits(layout.structural_bonds(), None, dtype_name(matrix), total, forced=False)
+    if layout.n_sites == 1:
+        return Front(layout, norm, ())
+    source = TensorSource(near_one, total, limits.noise, backend)
+    tails = source.tails(_SHARE, gentle=False)
+    return Front(layout, norm, tuple(_clean(tail / total, limits.noise / total) for tail in tails))
+
+
+def front_of_mpo(network: MPO) -> Front:
+    """Return the front of a matrix that comes as an MPO: its bonds are the largest possible."""
+    spectra = network.spectra()
+    if not spectra:
+        return Front(network.layout, network.norm(), ())
+    norm = float(np.linalg.norm(spectra[0]))
+    tails = (tail_weights((s / norm) ** 2 if norm else 0.0 * s) for s in spectra)
+    return Front(network.layout, norm, tuple(_clean(tail, 0.0) for tail in tails))
+
+
+def chain_params(sites: Sequence[int], inner: Sequence[int]) -> int:
+    """Return the number of parameters of a chain with these inner bonds.
+
+    Examples
+    --------
+    >>> chain_params((3, 4, 3), (2, 2))
+    28
+    """
+    bonds = (1, *inner, 1)
+    return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
+
+
+def first_true(test: Callable[[int], bool], last: int) -> int:
+    """Return the first of 1, 2, ..., last for which a test holds that holds from there on."""
+    low, high = 1, last
+    while low < high:
+        middle = (low + high) // 2
+        if test(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _clean(tail: np.ndarray[Any, Any], noise: float) -> np.ndarray[Any, Any]:
+    return np.where(tail <= max(noise, 1e-15), 0.0, tail)
+
+
+def _slope(one: Choice, two: Choice) -> float:
+    return (one.share - two.share) / (two.params - one.params)

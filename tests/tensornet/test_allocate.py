@@ -1,0 +1,128 @@
+"""One budget for many matrices: kept, used up, never worse than one cap for all."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import errors
+
+
+def several(seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.linspace(0, 1, 64)
+    return {
+        "smooth": np.exp(-5 * (x[:, None] - x) ** 2),
+        "noise": 3.0 * rng.standard_normal((64, 32)),
+        "low": rng.standard_normal((32, 2)) @ rng.standard_normal((2, 64)),
+    }
+
+
+def made(allocation, Ws):
+    for a in allocation:
+        yield a, Ws[a.name] if a.dense else tn.mpo(Ws[a.name], a.layout, bonds=a.bonds).to_matrix()
+
+
+def total_error(Ws, matrices):
+    parts = [
+        np.linalg.norm(M - W) ** 2 / np.linalg.norm(W) ** 2
+        for W, M in zip(Ws, matrices, strict=True)
+    ]
+    return np.sqrt(np.mean(parts))
+
+
+@pytest.mark.parametrize("budget", [200, 800, 2500, 6000])
+def test_a_budget_is_kept_and_its_bound_holds(budget):
+    Ws = several()
+    allocation = tn.allocate(Ws, max_params=budget)
+    assert allocation.n_params <= budget
+    total = 0
+    for a, M in made(allocation, Ws):
+        total += (
+            Ws[a.name].size if a.dense else tn.mpo(Ws[a.name], a.layout, bonds=a.bonds).n_params
+        )
+        error = np.linalg.norm(M - Ws[a.name]) / np.linalg.norm(Ws[a.name])
+        assert error <= a.relative_error * (1 + 1e-6) + 1e-7
+    assert total <= allocation.n_params  # bonds that neighbours rule out are not made
+
+
+@pytest.mark.parametrize("cap", [2, 4, 7, 12])
+def test_never_worse_than_one_cap_for_all(cap):
+    Ws = several()
+    uniform = {name: tn.mpo(W, 4, max_bond=cap) for name, W in Ws.items()}
+    budget = sum(m.n_params for m in uniform.values())
+    allocation = tn.allocate(Ws, max_params=budget, shape=4, keep_dense=False)
+    bounds = []
+    for name, m in uniform.items():
+        spectra = tn.mpo(Ws[name], 4).spectra()
+        tails = [(v[b:] ** 2).sum() for v, b in zip(spectra, m.bond_dims[1:-1], strict=True)]
+        bounds.append(sum(tails) / np.linalg.norm(Ws[name]) ** 2)
+    assert allocation.error <= np.sqrt(np.mean(bounds)) * (1 + 1e-9)
+
+
+@given(st.integers(0, 50), st.floats(0.05, 0.9))
+def test_a_tolerance_is_met(seed, rtol):
+    Ws = several(seed)
+    allocation = tn.allocate(Ws, rtol=rtol, shape=3)
+    found = [M for _, M in made(allocation, Ws)]
+    assert total_error(Ws.values(), found) <= rtol * (1 + 1e-6)
+
+
+def test_weights_draw_parameters():
+    rng = np.random.default_rng(3)
+    Ws = {"a": rng.standard_normal((64, 64)), "b": rng.standard_normal((64, 64))}
+    plain = {a.name: a.n_params for a in tn.allocate(Ws, ratio=0.4, shape=2)}
+    drawn = {
+        a.name: a.n_params for a in tn.allocate(Ws, ratio=0.4, shape=2, weights={"a": 25, "b": 1})
+    }
+    assert drawn["a"] > plain["a"]
+    assert drawn["b"] < plain["b"]
+
+
+def test_small_matrices_stay_dense_where_that_is_smaller():
+    allocation = tn.allocate(several(), ratio=1.0, shape=3)
+    assert {a.name: a.dense for a in allocation}["noise"]
+    assert not {a.name: a.dense for a in allocation}["smooth"]
+
+
+def test_it_prints_and_is_json():
+    allocation = tn.allocate(several(), ratio=0.3)
+    assert "together" in str(allocation)
+    text = allocation.to_json()
+    assert json.loads(text if isinstance(text, str) else json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({}, errors.OptionError, "max_params|ratio|rtol"),
+        ({"ratio": 0.5, "rtol": 0.5}, errors.OptionError, "max_params|ratio|rtol"),
+        ({"ratio": 0.0}, errors.OptionError, "ratio"),
+        (
+            {"max_params": 3},
+            errors.OptionError,
+            r"be at least \d+, the parameters with all bonds 1, got 3",
+        ),
+        ({"rtol": 2.0}, errors.ToleranceError, r"\(0, 1\)"),
+        (
+            {"ratio": 0.5, "measure": "total"},
+            errors.OptionError,
+            "be one of 'relative', 'absolute'",
+        ),
+    ],
+)
+def test_refusals(options, kind, text):
+    with pytest.raises(kind, match=text):
+        tn.allocate(several(), **options)
+
+
+def test_the_matrix_with_bad_values_is_named():
+    Ws = several()
+    Ws["low"][0, 0] = np.inf
+    with pytest.raises(errors.NonFiniteError, match="low"):
+        tn.allocate(Ws, ratio=0.5)

@@ -1,0 +1,109 @@
+"""The command line: what it prints, its exit codes, and that errors are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from tensornet.cli import app
+
+runner = CliRunner()
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def model(tmp_path):
+    x = np.linspace(0, 1, 64)
+    path = tmp_path / "m.safetensors"
+    tensors = {"w": np.exp(-x[:, None] * x).astype(np.float32), "b": np.ones(3, np.float32)}
+    save_file(tensors, path)
+    return path
+
+
+def test_decompose_inspect_reconstruct(model, tmp_path):
+    out, back = tmp_path / "o.safetensors", tmp_path / "b.safetensors"
+    done = run("decompose", model, "-o", out, "--rtol", "1e-3")
+    assert done.exit_code == 0, done.output
+    assert "1 of 2 tensors are chains" in done.output
+    assert "1-dimensional" in done.output
+    seen = json.loads(run("inspect", out, "--json").output)
+    assert {row["name"] for row in seen["tensors"]} == {"w", "b"}
+    assert run("reconstruct", out, "-o", back).exit_code == 0
+    error = np.linalg.norm(load_file(back)["w"] - load_file(model)["w"])
+    assert error < 1e-3 * np.linalg.norm(load_file(model)["w"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "limits must name max_bond, rtol or ratio, got none"),
+        (["--ratio", "7"], "ratio must be a number in (0, 1], got 7.0"),
+        (["--max-bond", "0"], "max_bond must be an integer of at least 1, got 0"),
+    ],
+)
+def test_errors_are_one_line(model, tmp_path, options, text):
+    done = run("decompose", model, "-o", tmp_path / "o.safetensors", *options)
+    assert done.exit_code == 2
+    assert text in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_file(tmp_path):
+    done = run("inspect", tmp_path / "none.safetensors")
+    assert done.exit_code == 2
+    assert "existing file" in done.stderr
+
+
+def test_plan_prints_and_writes_json():
+    done = run("plan", "ij,jk,k->i", "2x3", "3x4", "4")
+    assert done.exit_code == 0, done.output
+    assert json.loads(run("plan", "ij,jk,k->i", "2x3", "3x4", "4", "--json").output)["shapes"]
+    wrong = run("plan", "ij,jk->ik", "2x3", "4x4")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("Error: ")
+    shape = run("plan", "ij->i", "2by3")
+    assert "shapes must look like 2x3, or 'scalar', got '2by3'" in shape.stderr
+
+
+def test_search_ranks_one_matrix(model):
+    done = run("search", model, "--name", "w", "--ratio", "0.5")
+    assert done.exit_code == 0, done.output
+    assert "svd" in done.output.lower()
+    assert "dense" in done.output.lower()
+    close = run("search", model, "--name", "ww", "--ratio", "0.5")
+    assert "got 'ww'. Close: w" in close.stderr
+    assert "be that of a matrix" in run("search", model, "--name", "b", "--ratio", "0.5").stderr
+
+
+def test_interrupted_by_the_keyboard(model, tmp_path, monkeypatch):
+    def stop(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensornet.streaming.decompose_file", stop)
+    done = run("decompose", model, "-o", tmp_path / "o.safetensors", "--max-bond", "2")
+    assert done.exit_code == 130
+    assert "Run the same command again to go on" in done.stderr
+
+
+def test_version_and_help_need_no_heavy_library():
+    code = (
+        "import sys\nfrom tensornet.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('torch', 'tensorly', 'jax', 'scipy') if m in sys.modules])"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+    assert time.monotonic() - start < 20
+    assert run("--version").output.strip()
