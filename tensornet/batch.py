@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
-from tensornet.budget import least_error
+from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
@@ -82,8 +82,8 @@ def decompose_batch(
         As for a single matrix; the matrix that cannot keep the tolerance is named.
     """
     job = _Job(layout, request, dtype_name(matrices), backend)
-    if request.max_params is not None and int(matrices.shape[0]) > 1:
-        job = job._replace(request=_with_bonds_bought(matrices, job))
+    if int(matrices.shape[0]) > 1 and (request.max_params, request.rtol) != (None, None):
+        job = job._replace(request=_with_common_bonds(matrices, job))
     if stacked is None:
         stacked = "cpu" not in backend.place(matrices).lower()
     if stacked and request.gauge != "identity" and int(matrices.shape[0]) > 1:
@@ -94,28 +94,40 @@ def decompose_batch(
     return _assembled([_with_bonds(part, common, job) for part in parts], job)
 
 
-def _with_bonds_bought(matrices: Array, job: _Job) -> Request:
-    """Return the request with the bonds that ``max_params`` buys for all matrices together.
+def _with_common_bonds(matrices: Array, job: _Job) -> Request:
+    """Return the request with bonds that suit all matrices together, as far as spectra tell.
 
-    They make the sum of the squared relative errors least, as far as the spectra tell.
+    Under ``max_params`` they make the sum of the squared relative errors least; under ``rtol``
+    they are the fewest parameters with which every matrix keeps it. What each would choose for
+    itself may differ in kind, and the largest of all that could be no cut at all.
     """
-    request, backend, sites = job.request, job.backend, job.layout.site_dims
+    request, sites = job.request, job.layout.site_dims
     caps, _ = requested_caps(sites, request)
-    sums: list[Numbers] = [np.zeros(1)] * (len(sites) - 1)
+    if request.rtol is None:
+        sums = _tails(matrices, job, _SHARE, np.add)
+        bonds = least_error(sites, sums, budget(request.max_params, sites), caps)
+        return request._replace(max_params=None, max_bond=None, bonds=bonds)
+    limits = make_limits(caps, request.rtol, job.dtype, 1.0, forced=False)
+    worst = _tails(matrices, job, min(_SHARE, 1e-2 * limits.allowed), np.maximum)
+    return request._replace(max_bond=None, bonds=fewest_params(sites, worst, limits.allowed, caps))
+
+
+def _tails(matrices: Array, job: _Job, share: float, join: np.ufunc) -> list[Numbers]:
+    """Return the tails of all matrices, as shares of their squared norms, joined into one."""
+    joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
     for matrix in matrices:
-        _, near, total = carried(job.layout.fold(matrix), backend)
+        _, near, total = carried(job.layout.fold(matrix), job.backend)
         if total > 0.0:
-            source = TensorSource(near, total, 0.0, backend)
-            tails = source.tails(_SHARE, gentle=False)
-            sums = [_added(a, tail / total) for a, tail in zip(sums, tails, strict=True)]
-    bonds = least_error(sites, sums, budget(request.max_params, sites), caps)
-    return request._replace(max_params=None, max_bond=None, bonds=bonds)
+            source = TensorSource(near, total, 0.0, job.backend)
+            tails = source.tails(share, gentle=False)
+            joined = [_joined(a, t / total, join) for a, t in zip(joined, tails, strict=True)]
+    return joined
 
 
-def _added(a: Numbers, b: Numbers) -> Numbers:
+def _joined(a: Numbers, b: Numbers, join: np.ufunc) -> Numbers:
     # Spectra may be cut off where nothing is left: their tails go on with zeros.
     size = max(len(a), len(b))
-    return np.asarray(np.pad(a, (0, size - len(a))) + np.pad(b, (0, size - len(b))))
+    return np.asarray(join(np.pad(a, (0, size - len(a))), np.pad(b, (0, size - len(b)))))
 
 
 def _pieces(matrices: Array) -> list[Array]:

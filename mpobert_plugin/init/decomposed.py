@@ -130,11 +130,7 @@ def _decompose(
     """Decompose each shared matrix; all get the bonds that the most demanding one needs."""
     caps = spec.bond_dims
     if config.rtol is not None:
-        needed = [
-            _mpo(spec, name, W, gauge="central", rtol=config.rtol, max_bond=config.max_bond)
-            for name, W in zip(shared.names, shared.values, strict=True)
-        ]
-        caps = tuple(map(max, zip(*(network.bond_dims for network in needed), strict=True)))
+        caps = _common_bonds(spec, shared, {"rtol": config.rtol, "max_bond": config.max_bond})
         limits: dict[str, object] = {"bonds": caps}
     else:
         limits = {"bonds": "full", "max_bond": config.max_bond}
@@ -147,11 +143,27 @@ def _decompose(
     return networks, caps
 
 
-def _mpo(spec: BankSpec, name: str, matrix: Tensor, **options: object) -> tn.MPO:
+def _common_bonds(spec: BankSpec, shared: Shared, limits: dict[str, object]) -> tuple[int, ...]:
+    """Return the fewest bonds with which every matrix keeps the tolerance."""
+    padded = torch.stack([_with_zeros(spec, W) for W in shared.values])
+    try:
+        found = tn.mpo(padded, (spec.row_dims, spec.col_dims), gauge="central", **limits)  # type: ignore[arg-type]
+    except tn.errors.TensorNetError:
+        for name, W in zip(shared.names, shared.values, strict=True):
+            _mpo(spec, name, W, gauge="central", **limits)  # says whose fault it is
+        raise
+    return found.bond_dims
+
+
+def _with_zeros(spec: BankSpec, matrix: Tensor) -> Tensor:
     # Sizes without balanced factors are padded with zeros, which the reconstruction cuts off.
     below = math.prod(spec.row_dims) - spec.rows
     beside = math.prod(spec.col_dims) - spec.cols
-    matrix = torch.nn.functional.pad(matrix.detach(), (0, beside, 0, below))
+    return torch.nn.functional.pad(matrix.detach(), (0, beside, 0, below))
+
+
+def _mpo(spec: BankSpec, name: str, matrix: Tensor, **options: object) -> tn.MPO:
+    matrix = _with_zeros(spec, matrix)
     try:
         return tn.mpo(matrix, (spec.row_dims, spec.col_dims), **options)  # type: ignore[arg-type]
     except tn.errors.TensorNetError as error:
