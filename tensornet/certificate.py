@@ -171,13 +171,13 @@ class SharedCertificate(Certificate):
 class MetricCertificate(Certificate):
     """The actual error of a decomposition in a metric, measured on the cores as stored.
 
-    Errors are norms |(W - M) H^(1/2)| relative to |W H^(1/2)|, in double precision. No bond has
+    Errors are norms ‖(W - M) H^(1/2)‖ relative to ‖W H^(1/2)‖, in double precision. No bond has
     a share of its own in them, so ``discarded_share`` is empty.
 
     Attributes
     ----------
     norm : float
-        |W H^(1/2)| (absolute).
+        ‖W H^(1/2)‖ (absolute).
     discarded_share : tuple of float
         Empty.
     storage_error : float
@@ -190,7 +190,7 @@ class MetricCertificate(Certificate):
     metric_error : float
         The error in the metric (relative).
     frobenius_error : float
-        The plain error |W - M| / |W|, for comparison.
+        The plain error ‖W - M‖ / ‖W‖, for comparison.
     history : tuple of float
         The error in the metric (relative) of the start and after each sweep, before the cores
         were stored; never rising. One value where no sweeps were needed.

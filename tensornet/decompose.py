@@ -75,7 +75,7 @@ def mpo(
         reshaped identities.
     metric : Array, shape (cols, cols), optional
         Symmetric (Hermitian) positive semidefinite H, such as the mean of x x^T over inputs x.
-        Errors are then |(W - M) H^(1/2)| relative to |W H^(1/2)|: those of the outputs W x. All
+        Errors are then ‖(W - M) H^(1/2)‖ relative to ‖W H^(1/2)‖: those of the outputs W x. All
         limits mean this error, and the certificate is a :class:`MetricCertificate`. Of W's
         library and on its device, in any element type. Where one site holds all columns, as in
         ``((rows, 1), (1, cols))``, the bases are those of W H^(1/2), and for two sites the

@@ -169,7 +169,7 @@ class MPO(Chain):
         return lookup.diagonal_of(self._cores, self._layout)
 
     def rows(self, ids: Any) -> Array:
-        """Return rows of the matrix, shape (*ids.shape, cols): a look-up in an embedding.
+        """Return rows of the matrix, shape ``(*ids.shape, cols)``: a look-up in an embedding.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class MPO(Chain):
         ``m @ x`` follows the plan for "time": that of the orders below which is expected to be
         the fastest, from its products and copies. ``strategy`` is "dense" (W is built first),
         "left" or "right" (cores are applied one by one) or "factorized" (some cores are joined
-        first, or another order). The operands are the cores and x in shape (*col_dims, batch);
+        first, or another order). The operands are the cores and x in shape ``(*col_dims, batch)``;
         padding counts.
 
         Parameters
