@@ -169,8 +169,10 @@ def test_the_most_demanding_matrix_decides(device, dtype, stacked):
         for k, m in enumerate(batch):
             assert_close(host(m.to_matrix()), W[k])
             assert m.certificate.relative_error < tolerance_of(dtype, 3)
-            assert_isometric(m.cores[0], "left")
-            assert_isometric(m.cores[2], "right")
+            # A device's eigenvectors are orthogonal to a few more roundings than the host's.
+            atol = 1e-13 if dtype in ("float64", "complex128") else None
+            assert_isometric(m.cores[0], "left", atol)
+            assert_isometric(m.cores[2], "right", atol)
     assert full.certificates[1].norm == 0.0
 
 
