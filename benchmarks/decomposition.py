@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import time
 import warnings
@@ -65,7 +66,9 @@ def by_quimb(W: np.ndarray, shape: Shape, task: str) -> Work:
     return work
 
 
-def by_torchtt(W: np.ndarray, shape: Shape, task: str) -> Work:
+def by_torchtt(W: np.ndarray, shape: Shape, task: str) -> Work | None:
+    if importlib.util.find_spec("torchtt") is None:
+        return None
     import torch
 
     with warnings.catch_warnings():
@@ -113,7 +116,8 @@ def row(name: str, W: np.ndarray, task: str, rounds: int) -> str:
     known = [work for work in works if work is not None]
     times = fastest(known, rounds)
     errors = [error(work(), W, layout) for work in known[:2]]
-    ratios = [f"{t / times[0]:.2f}" for t in times[1:]] + ["-"] * (len(works) - len(known))
+    taken = iter(times[1:])
+    ratios = ["-" if work is None else f"{next(taken) / times[0]:.2f}" for work in works[1:]]
     return (
         f"| {name} {W.shape[0]} x {W.shape[1]} | {task} | {times[0] * 1e3:.1f} | "
         + " | ".join(ratios)
