@@ -1,0 +1,89 @@
+"""What `allocate` takes: mappings, sequences, stacks, networks; and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet import errors
+
+RNG = np.random.default_rng(7)
+ONE, TWO = RNG.standard_normal((32, 32)), RNG.standard_normal((32, 64))
+
+
+def bonds(allocation):
+    return [(a.bonds, a.n_params) for a in allocation]
+
+
+def test_sequences_stacks_and_mappings_agree():
+    named = tn.allocate({"a": ONE, "b": ONE[::-1]}, ratio=0.5, shape=2)
+    listed = tn.allocate([ONE, ONE[::-1]], ratio=0.5, shape=2)
+    stacked = tn.allocate(np.stack([ONE, ONE[::-1]]), ratio=0.5, shape=2)
+    assert bonds(named) == bonds(listed) == bonds(stacked)
+    assert listed[0] == listed["0"]
+    assert listed[-1].name == "1"
+    assert len(listed) == 2
+
+
+def test_a_network_stands_for_its_matrix():
+    network = tn.mpo(ONE, 3)
+    by_network = tn.allocate({"a": network, "b": tn.mpo(ONE, 1)}, ratio=0.9, keep_dense=False)
+    by_matrix = tn.allocate(
+        {"a": ONE, "b": ONE}, ratio=0.9, shape={"a": 3, "b": 1}, keep_dense=False
+    )
+    assert bonds(by_network) == bonds(by_matrix)
+    zero = tn.allocate([tn.mpo(np.zeros((16, 16)), 2)], max_params=100)
+    assert zero[0].relative_error == 0.0
+
+
+def test_absolute_errors_favour_large_entries():
+    Ws = {"small": ONE, "large": 100.0 * ONE[::-1]}
+    relative = tn.allocate(Ws, ratio=0.5, shape=2)
+    absolute = tn.allocate(Ws, ratio=0.5, shape=2, measure="absolute")
+    assert absolute["large"].n_params > relative["large"].n_params
+    assert absolute["small"].n_params < relative["small"].n_params
+
+
+def test_weights_by_place():
+    even = tn.allocate([ONE, ONE], ratio=0.5, shape=2, weights=[1, 1])
+    tilted = tn.allocate([ONE, ONE], ratio=0.5, shape=2, weights=[9.0, 1.0])
+    assert tilted[0].n_params > even[0].n_params
+    assert tilted[0].weight == 9.0
+
+
+REFUSED = [
+    ({1: ONE}, {}, errors.OptionError, "Ws must have names as keys, got 1"),
+    ("ab", {}, errors.OptionError, "Ws must be a mapping or a sequence of matrices, got str"),
+    (ONE, {}, errors.OptionError, "a sequence of matrices, got ndarray of shape"),
+    ([], {}, errors.OptionError, "Ws must hold at least one matrix, got none"),
+    ([ONE], {"keep_dense": 1}, errors.OptionError, "keep_dense must be True or False, got 1"),
+    ([ONE], {"weights": {"x": 1}}, errors.OptionError, "weights must name matrices, got 'x'"),
+    ([ONE], {"weights": [1, 2]}, errors.OptionError, "weights must have 1 values, .* got 2"),
+    ([ONE], {"weights": 3.0, "shape": 2}, None, ""),
+    (
+        [ONE],
+        {"weights": [0]},
+        errors.OptionError,
+        r"weights\['0'\] must be a positive number, got 0",
+    ),
+    ([ONE], {"weights": [True]}, errors.OptionError, "be a positive number, got True"),
+    ([ONE], {"weights": [np.inf]}, errors.OptionError, "be a positive number, got inf"),
+    ([tn.mpo(ONE, 2)], {"shape": 2}, errors.ShapeError, "be left out for an MPO, which has one"),
+    ([ONE[0]], {}, errors.ShapeError, r"Ws\['0'\] must have 2 dimensions"),
+]
+
+
+@pytest.mark.parametrize(("Ws", "options", "kind", "text"), REFUSED)
+def test_refusals(Ws, options, kind, text):
+    if kind is None:
+        assert tn.allocate(Ws, ratio=0.5, **options).n_params <= 512
+        return
+    with pytest.raises(kind, match=text):
+        tn.allocate(Ws, ratio=0.5, **options)
+
+
+@pytest.mark.parametrize("key", ["x", 5, -3])
+def test_unknown_places(key):
+    with pytest.raises(errors.OptionError, match="be a name or a place of one of 2 matrices"):
+        tn.allocate([ONE, TWO], ratio=0.5)[key]
