@@ -33,7 +33,10 @@ app = typer.Typer(
 Source = Annotated[Path, typer.Argument(help="A .safetensors file, or the .index.json of several.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the result; forget an interrupted run.")
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace the result; forget an interrupted run of other limits."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MaxBond = Annotated[int | None, typer.Option(help="Hard cap for every bond.")]
@@ -125,11 +128,14 @@ def search(
         import warnings
 
         import tensornet as tn
+        from tensornet.streaming import Options
         from tensornet.streaming.source import open_source
 
         entry = _named(open_source(source).entries, name)
         if ratio is not None:
-            max_params = int(ratio * entry.n_elements)
+            if max_params is not None:
+                raise OptionError(complaint("limits", "not name both max_params and ratio", "both"))
+            max_params = Options(ratio=ratio).budget(entry.n_elements)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the table says it already
             found = tn.search_shape(entry.matrix(), max_params=max_params, rtol=rtol)
@@ -138,22 +144,37 @@ def search(
 
 @app.command()
 def plan(
-    equation: Annotated[str, typer.Argument(help="Such as 'ij,jk->ik'.")],
-    shapes: Annotated[list[str], typer.Argument(help="One shape for each operand, such as 2x3.")],
+    equation: Annotated[
+        str, typer.Argument(help="Such as 'ij,jk->ik'; or, with --name, a file of chains.")
+    ],
+    shapes: Annotated[
+        list[str] | None, typer.Argument(help="One shape for each operand, such as 2x3.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A matrix of the file of chains.")] = None,
+    batch: Annotated[int, typer.Option(help="Vectors that the matrix is multiplied with.")] = 1,
     memory_limit: Annotated[
         int | None, typer.Option(help="Elements alive at a time, at most.")
     ] = None,
     minimize: Annotated[
-        str, typer.Option(help="multiply_adds, peak or traffic.")
-    ] = "multiply_adds",
+        str | None, typer.Option(help="multiply_adds, peak, traffic; for a matrix also time.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the best order to contract a network."""
+    """Show the best order to contract a network, or to multiply with a matrix of a file."""
     with _said("Nothing was changed."):
         import tensornet as tn
 
-        sizes = [_shape(text) for text in shapes]
-        made = tn.plan(equation, *sizes, memory_limit=memory_limit, minimize=minimize)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"memory_limit": memory_limit}
+        if minimize is not None:
+            options["minimize"] = minimize
+        if name is None:
+            made = tn.plan(equation, *map(_shape, shapes or ()), **options)
+        elif shapes:
+            raise OptionError(complaint("shapes", "be left out with --name", " ".join(shapes)))
+        else:
+            from tensornet.streaming import load_chain
+
+            made = load_chain(equation, name).plan(batch, **options)
         typer.echo(made.to_json() if as_json else str(made))
 
 

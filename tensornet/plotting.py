@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tensornet.accounting import account
+from tensornet.backend import dtype_name
 from tensornet.checks import array, describe, integers
 from tensornet.decompose import mpo
 from tensornet.errors import (
@@ -65,7 +67,9 @@ def plot_spectra(
     ax = _axes(ax)
     for label, values in lines:
         ax.plot(np.arange(1, len(values) + 1), values, label=label)
-    ax.set(yscale="log", xlabel="number of the singular value", ylabel="share of the norm")
+    ax.set(xlabel="number of the singular value", ylabel="share of the norm")
+    if any((values > 0.0).any() for _, values in lines):  # a zero matrix has no logarithms
+        ax.set_yscale("log")
     ax.set_title("Singular values across the bonds")
     ax.legend()
     return ax.figure
@@ -112,7 +116,8 @@ def plot_error(
     """
     _check_ratios(ratios)
     backend, matrix = array("W", W, 2)
-    host = np.asarray(backend.numbers(backend.cast(matrix, "float64")))
+    wide = "complex128" if dtype_name(matrix).startswith("complex") else "float64"
+    host = np.asarray(backend.numbers(backend.cast(matrix, wide)))
     lines = {"SVD": _svd_line(host), "MPO": _mpo_line(host, shape)}
     if ratios:
         lines["search"] = _search_line(host, ratios)
@@ -143,7 +148,9 @@ def plot_cost(
     Returns
     -------
     matplotlib.figure.Figure
-        Lines for the dense product, for each strategy, and for the plan that ``m @ x`` follows.
+        Lines for the product with the matrix, for each way with the cores ("dense" builds the
+        matrix first, "left" and "right" apply core after core), and marks for the plan that
+        ``m @ x`` follows, which may also join some cores first.
 
     Raises
     ------
@@ -167,12 +174,12 @@ def plot_cost(
     if not counts:
         raise ShapeError(complaint("batches", "hold at least one number", "none"))
     ax = _axes(ax)
-    rows, cols = m.shape
-    ax.plot(counts, [rows * cols * batch for batch in counts], "k:", label="dense matrix")
-    chosen = [m.plan(batch) for batch in counts]
-    ax.plot(counts, [plan.multiply_adds for plan in chosen], marker="o", label="plan of m @ x")
-    for plan, batch in zip(chosen, counts, strict=True):
-        ax.annotate(plan.strategy, (batch, plan.multiply_adds), fontsize=7, rotation=45)
+    costs = [account(m, batch=batch).multiply_adds for batch in counts]
+    for name in costs[0]:
+        style = "k:" if name == "matrix" else "-"
+        ax.plot(counts, [cost[name] for cost in costs], style, label=name)
+    planned = [m.plan(batch).multiply_adds for batch in counts]
+    ax.plot(counts, planned, "ko", markersize=4, label="plan of m @ x")
     ax.set(xlabel="number of vectors", ylabel="multiply-adds", xscale="log", yscale="log")
     ax.set_title(f"Cost of a product, bonds {list(m.bond_dims[1:-1])}")
     ax.legend()
@@ -231,7 +238,7 @@ def _search_line(W: np.ndarray[Any, Any], ratios: Sequence[float]) -> tuple[list
     return [row.n_params for row in best], [row.relative_error for row in best]
 
 
-def _check_ratios(ratios: Sequence[float]) -> None:
+def _check_ratios(ratios: Sequence[object]) -> None:
     for ratio in ratios:
-        if not 0.0 < ratio <= 1.0:
-            raise OptionError(complaint("ratios", "lie in (0, 1]", ratio))
+        if not isinstance(ratio, int | float | np.floating) or not 0.0 < ratio <= 1.0:
+            raise OptionError(complaint("ratios", "lie in (0, 1]", repr(ratio)))

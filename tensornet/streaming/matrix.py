@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 from tensornet.checks import storage_error
 from tensornet.decompose import mpo
 from tensornet.errors import NonFiniteError, OptionError, ToleranceError, complaint
-from tensornet.layout import MatrixLayout
+from tensornet.layout import MatrixLayout, matrix_layout
 from tensornet.network import MPO
 from tensornet.streaming.options import Options
 from tensornet.streaming.source import FLOATS, Entry, narrowed, widened
 from tensornet.streaming.summary import Row
 from tensornet.streaming.target import Piece
+
+_BLOCK = 1 << 18
 
 
 def treat(name: str, entry: Entry, options: Options) -> tuple[Row, list[Piece]]:
@@ -34,7 +37,8 @@ def treat(name: str, entry: Entry, options: Options) -> tuple[Row, list[Piece]]:
     try:
         network, error = _chain(entry, options)
     except (NonFiniteError, ToleranceError) as problem:
-        raise type(problem)(f"{name}: {problem}") from problem
+        remedy = "Exclude it to leave it as it is; what is done is kept."
+        raise type(problem)(f"{name}: {problem} {remedy}") from problem
     if network is None:
         return left(name, entry, "its budget is below the smallest chain"), []
     if network.n_params >= entry.n_elements and not options.keep_larger:
@@ -66,31 +70,48 @@ def left(name: str, entry: Entry, reason: str) -> Row:
 def _chain(entry: Entry, options: Options) -> tuple[MPO | None, float]:
     """Return the network and its relative error; None where the budget is too small for any."""
     matrix = entry.matrix()
-    budget = None
-    if options.ratio is not None:
-        budget = int(options.ratio * entry.n_elements)
-        if budget < _smallest(mpo_layout(entry, options)):
-            return None, 0.0
+    budget = options.budget(entry.n_elements)
+    if budget is not None and budget < _smallest(mpo_layout(entry, options)):
+        return None, 0.0
     rtol = options.rtol
     if rtol is not None and entry.dtype == "BF16":
         rtol = _room(rtol, options.sites)
-    network = mpo(matrix, options.sites, max_bond=options.max_bond, rtol=rtol, max_params=budget)
+    network = mpo(
+        matrix,
+        options.sites,
+        max_bond=options.max_bond,
+        rtol=rtol,
+        max_params=budget,
+        # One core of a half precision chain cannot hold the norm of every matrix; all can.
+        gauge="symmetric" if entry.dtype in ("F16", "BF16") else "central",
+    )
     if entry.dtype != "BF16":
         certificate = network.certificate
         return network, 0.0 if certificate is None else certificate.relative_error
     # numpy has no bfloat16: the cores are rounded here, and what that costs is measured.
     layout = network.layout
     rounded = MPO([widened(narrowed(core)) for core in network.cores], layout.rows, layout.cols)
-    wide = matrix.astype(np.float64)
-    norm = float(np.linalg.norm(wide))
-    distance = float(np.linalg.norm(rounded.to_matrix().astype(np.float64) - wide))
-    return rounded, distance / norm if norm else 0.0
+    error = _distance(rounded.to_matrix(), matrix)
+    if options.rtol is not None and error > options.rtol:
+        given = f"{options.rtol}, with {error:.3g} after rounding to bfloat16"
+        raise ToleranceError(complaint("rtol", "be kept by the stored cores", given))
+    return rounded, error
+
+
+def _distance(found: Any, matrix: np.ndarray[Any, Any]) -> float:
+    """Return |found - matrix| / |matrix|, summed in float64 a few rows at a time."""
+    squared = norm = 0.0
+    step = max(_BLOCK // matrix.shape[1], 1)
+    for start in range(0, matrix.shape[0], step):
+        block = matrix[start : start + step].astype(np.float64)
+        norm += float(np.vdot(block, block))
+        block -= found[start : start + step]
+        squared += float(np.vdot(block, block))
+    return math.sqrt(squared / norm) if norm else 0.0
 
 
 def mpo_layout(entry: Entry, options: Options) -> MatrixLayout:
     """Return the layout of a matrix in balanced sites."""
-    from tensornet.layout import matrix_layout
-
     return matrix_layout(entry.shape[0], entry.shape[1], options.sites)
 
 

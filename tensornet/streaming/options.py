@@ -78,6 +78,15 @@ class Options:
         wanted = any(fnmatchcase(name, pattern) for pattern in self.include)
         return wanted and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
+    def budget(self, dense: int) -> int | None:
+        """Return how many parameters a matrix of ``dense`` elements may take; None for any."""
+        return None if self.ratio is None else int(self.ratio * dense)
+
+    def limits(self) -> dict[str, Any]:
+        """Return what the result for a selected matrix depends on."""
+        names = ("max_bond", "rtol", "ratio", "sites", "keep_larger")
+        return {name: getattr(self, name) for name in names}
+
     def to_json(self) -> dict[str, Any]:
         """Return the options ready for JSON."""
         listed = {name: list(getattr(self, name)) for name in ("include", "exclude")}

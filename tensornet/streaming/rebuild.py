@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensornet.errors import FileFormatError, complaint
+from tensornet.errors import FileFormatError, OptionError, complaint
 from tensornet.network import MPO
-from tensornet.streaming.source import FLOATS, Shard, narrowed, open_source
+from tensornet.streaming.source import Entry, Shard, narrowed, open_source
 from tensornet.streaming.summary import RECORD, Row, Summary, chains_of
 from tensornet.streaming.target import Piece, copied, write_pieces
 from tensornet.streaming.work import Progress, checked_target, shard_targets, write_index
@@ -58,6 +59,37 @@ def reconstruct_file(
     return Summary(tuple(chains.values()))
 
 
+def load_chain(source: str | os.PathLike[str], name: str) -> MPO:
+    """Return one matrix of a file of chains as a network; bfloat16 as float32.
+
+    Parameters
+    ----------
+    source : path
+        A file or index made by :func:`decompose_file`.
+    name : str
+        Name of the matrix.
+
+    Raises
+    ------
+    FileAccessError, FileFormatError
+        If a file cannot be read or contradicts itself.
+    OptionError
+        If it holds no chain of that name.
+    """
+    found = open_source(source)
+    chains = chains_of(found)
+    if name not in chains:
+        close = get_close_matches(name, chains, n=3, cutoff=0.3)
+        remedy = f"Close: {', '.join(close)}." if close else ""
+        raise OptionError(complaint("name", "be that of a chain in the file", repr(name), remedy))
+    return _network(chains[name], found.entries)
+
+
+def _network(row: Row, entries: Mapping[str, Entry]) -> MPO:
+    rows, cols = row.shape
+    return MPO([entries[name].matrix() for name in row.core_names], rows, cols)
+
+
 def _counted(total: int, progress: Progress | None) -> Any:
     state = {"done": 0}
 
@@ -85,17 +117,12 @@ def _copier(entry: Any) -> Any:
 
 
 def _matrix(row: Row, shard: Shard, note: Any) -> Piece:
-    dtype = shard.entries[row.core_names[0]].dtype
-    if len(row.shape) != 2 or dtype not in FLOATS:
-        given = f"shape {row.shape} of {dtype}"
-        raise FileFormatError(complaint("the record", f"tell of a matrix {row.name}", given))
     rows, cols = row.shape
 
     def chunks() -> Iterator[bytes]:
         note(row.name)
-        cores = [shard.entries[name].matrix() for name in row.core_names]
-        matrix = MPO(cores, rows, cols).to_matrix()
-        yield (narrowed(matrix) if dtype == "BF16" else np.ascontiguousarray(matrix)).tobytes()
+        matrix = _network(row, shard.entries).to_matrix()
+        yield (narrowed(matrix) if row.dtype == "BF16" else np.ascontiguousarray(matrix)).tobytes()
 
-    width = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}[dtype]
-    return Piece(row.name, dtype, (rows, cols), rows * cols * width, chunks)
+    width = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}[row.dtype]
+    return Piece(row.name, row.dtype, (rows, cols), rows * cols * width, chunks)

@@ -40,9 +40,7 @@ class Entry:
 
     def matrix(self) -> np.ndarray[Any, Any]:
         """Return the numbers in numpy's type; bfloat16, which it lacks, as float32."""
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            data = file.read(self.stop - self.start)
+        data = span(self.path, self.start, self.stop)
         raw = np.frombuffer(data, np.dtype(_NUMPY[self.dtype])).reshape(self.shape)
         return widened(raw) if self.dtype == "BF16" else raw
 
@@ -73,6 +71,27 @@ class Source:
     def fingerprint(self) -> str:
         """Checksum of the sizes, headers and times of change of all files."""
         return hashlib.sha256("".join(s.fingerprint for s in self.shards).encode()).hexdigest()
+
+
+def span(path: Path, start: int, stop: int) -> bytes:
+    """Return the bytes of a file from start to stop.
+
+    Raises
+    ------
+    FileAccessError
+        If it cannot be read any more, or became shorter.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+    except OSError as error:
+        given = f"{path} ({error.strerror})"
+        raise FileAccessError(complaint("path", "be a file that can be read", given)) from error
+    if len(data) != stop - start:
+        given = f"{path}, which ends at byte {start + len(data)}"
+        raise FileAccessError(complaint("path", f"reach byte {stop}", given))
+    return data
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
@@ -140,7 +159,7 @@ def _entry(name: str, raw: Any, path: Path, offset: int) -> Entry:
     try:
         dtype, shape = str(raw["dtype"]), tuple(int(d) for d in raw["shape"])
         start, stop = (int(o) for o in raw["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         expected = f"describe the tensor {name!r}"
         raise FileFormatError(complaint("path", expected, str(raw)[:80])) from error
     if dtype in SIZES and stop - start != SIZES[dtype] * math.prod(shape):
@@ -169,7 +188,9 @@ def widened(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     >>> widened(np.array([0x3FC0], np.uint16)).tolist()
     [1.5]
     """
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def narrowed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensornet.errors import FileFormatError, complaint
-from tensornet.streaming.source import Source, open_source
+from tensornet.streaming.source import FLOATS, Shard, Source, open_source
 
 RECORD = "tensornet.matrices"
 VERSION = 1
+
+
+def core_names(name: str, sites: int) -> tuple[str, ...]:
+    """Return what the cores of a matrix are called.
+
+    Examples
+    --------
+    >>> core_names("w", 2)
+    ('w.core_0', 'w.core_1')
+    """
+    return tuple(f"{name}.core_{k}" for k in range(sites))
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Row:
     @property
     def core_names(self) -> tuple[str, ...]:
         """Names of the tensors that hold the cores; none for a tensor left as it was."""
-        return tuple(f"{self.name}.core_{k}" for k in range(len(self.row_dims)))
+        return core_names(self.name, len(self.row_dims))
 
     @property
     def core_shapes(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -63,11 +75,21 @@ class Row:
             row = cls(**{**raw, **{name: tuple(int(d) for d in raw[name]) for name in lists}})
             sites = len(row.row_dims)
             fits = len(row.col_dims) == sites and len(row.bonds) == (sites + 1 if sites else 0)
-        except (TypeError, KeyError, ValueError) as error:
+            fits = fits and row._has_types()
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
             raise FileFormatError(complaint("the record", "describe a matrix", raw)) from error
-        if not fits or not isinstance(row.name, str):
+        if not fits:
             raise FileFormatError(complaint("the record", "describe a chain", str(raw)[:200]))
         return row
+
+    def _has_types(self) -> bool:
+        texts = (self.name, self.dtype, self.reason)
+        counts = (self.dense, self.stored)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(type(n) is int and n >= 0 for n in counts)
+            and isinstance(self.relative_error, int | float)
+        )
 
 
 @dataclass(frozen=True)
@@ -134,20 +156,38 @@ def chains_of(source: Source) -> dict[str, Row]:
     Raises
     ------
     FileFormatError
-        If a core is missing or has another shape than the record says.
+        If a core is missing or another than the record says, or a matrix is there twice.
     """
+    taken = source.entries
     rows: dict[str, Row] = {}
     for shard in source.shards:
         for row in _recorded(shard.metadata):
-            shapes = zip(row.core_names, row.core_shapes, strict=True)
-            for name, shape in shapes:
-                entry = shard.entries.get(name)
-                if entry is None or entry.shape != shape:
-                    given = "none" if entry is None else f"shape {entry.shape}"
-                    expected = f"hold {name!r} of shape {shape}"
-                    raise FileFormatError(complaint("path", expected, given))
+            _check_matrix(row)
+            _check_cores(row, shard)
+            if row.name in taken or row.name in rows:
+                raise FileFormatError(complaint("path", f"hold {row.name!r} once", "two of it"))
             rows[row.name] = row
     return rows
+
+
+def _check_matrix(row: Row) -> None:
+    sizes = (math.prod(row.row_dims), math.prod(row.col_dims))
+    small = len(row.shape) != 2 or min(*row.shape, *row.row_dims, *row.col_dims, *row.bonds, 1) < 1
+    if not row.row_dims or small or row.shape[0] > sizes[0] or row.shape[1] > sizes[1]:
+        given = f"shape {row.shape} of sites {row.row_dims} and {row.col_dims}"
+        raise FileFormatError(complaint("the record", f"tell of a matrix {row.name!r}", given))
+
+
+def _check_cores(row: Row, shard: Shard) -> None:
+    for name, shape in zip(row.core_names, row.core_shapes, strict=True):
+        entry = shard.entries.get(name)
+        if entry is None or entry.shape != shape or entry.dtype != row.dtype:
+            given = "none" if entry is None else f"{entry.dtype} of shape {entry.shape}"
+            expected = f"hold {name!r}, {row.dtype} of shape {shape}"
+            raise FileFormatError(complaint("path", expected, given))
+    if row.dtype not in FLOATS:
+        expected = f"have real numbers for {row.name!r}"
+        raise FileFormatError(complaint("path", expected, row.dtype))
 
 
 def _recorded(metadata: Mapping[str, str]) -> list[Row]:
@@ -164,7 +204,7 @@ def _recorded(metadata: Mapping[str, str]) -> list[Row]:
     return [Row.from_json(entry) for entry in raw]
 
 
-def recorded(rows: list[Row]) -> dict[str, str]:
+def recorded(rows: Iterable[Row]) -> dict[str, str]:
     """Return the metadata that tells of decomposed matrices."""
     chains = [row.to_json() for row in rows if row.row_dims]
     return {RECORD: json.dumps({"version": VERSION, "matrices": chains})}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensornet.errors import FileAccessError, complaint
+from tensornet.streaming.source import span
 
 CHUNK = 1 << 24
 
@@ -24,27 +25,39 @@ class Piece(NamedTuple):
     chunks: Callable[[], Iterable[bytes]]
 
 
-def write_pieces(pieces: Iterable[Piece], metadata: Mapping[str, str], target: Path) -> None:
+def write_pieces(
+    pieces: Iterable[Piece],
+    metadata: Mapping[str, str],
+    target: Path,
+    folder: Path | None = None,
+) -> None:
     """Write a safetensors file; it is either there as a whole or not at all.
+
+    Until then its bytes are in ``folder``, on the same disk; beside the target without it.
 
     Raises
     ------
     FileAccessError
-        If the operating system refuses; an existing file is then unchanged.
+        If the operating system refuses, or a tensor has more or fewer bytes than described; an
+        existing file is then unchanged.
     """
     listed = list(pieces)
-    aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    aside = (folder or target.parent) / f".{secrets.token_hex(8)}.tmp"
     try:
         with aside.open("xb") as file:
             file.write(_header(listed, metadata))
             for piece in listed:
-                for chunk in piece.chunks():
-                    file.write(chunk)
+                written = sum(file.write(chunk) for chunk in piece.chunks())
+                if written != piece.n_bytes:
+                    expected = f"have {piece.n_bytes} bytes"
+                    raise FileAccessError(complaint(piece.name, expected, written))
             file.flush()
             os.fsync(file.fileno())
         aside.replace(target)
+    except FileAccessError:  # of the source, whose bytes are copied
+        raise
     except OSError as error:
-        given = f"{target} ({error.strerror or error})"
+        given = f"{target} ({error.strerror})"
         raise FileAccessError(complaint("out", "be a file that can be written", given)) from error
     finally:
         aside.unlink(missing_ok=True)
@@ -52,14 +65,10 @@ def write_pieces(pieces: Iterable[Piece], metadata: Mapping[str, str], target: P
 
 def copied(path: Path, start: int, stop: int) -> Iterator[bytes]:
     """Yield the bytes of a file from start to stop, a few megabytes at a time."""
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < stop:
-            chunk = file.read(min(CHUNK, stop - start))
-            if not chunk:
-                raise FileAccessError(complaint("path", f"reach byte {stop}", f"{path}: {start}"))
-            start += len(chunk)
-            yield chunk
+    while start < stop:
+        end = min(start + CHUNK, stop)
+        yield span(path, start, end)
+        start = end
 
 
 def _header(pieces: list[Piece], metadata: Mapping[str, str]) -> bytes:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tensornet import files
 from tensornet.errors import FileAccessError, FileFormatError, OptionError, complaint
-from tensornet.streaming.matrix import treat
+from tensornet.streaming.matrix import left, treat, unfit
 from tensornet.streaming.options import Options
 from tensornet.streaming.parts import Parts
 from tensornet.streaming.source import INDEX, Entry, Shard, Source, open_source
-from tensornet.streaming.summary import Row, Summary, recorded
+from tensornet.streaming.summary import (
+    VERSION,
+    Row,
+    Summary,
+    chains_of,
+    core_names,
+    recorded,
+)
 from tensornet.streaming.target import Piece, copied, write_pieces
 
 Progress = Callable[[int, int, str], None]
@@ -31,9 +40,10 @@ def decompose_file(
 
     One matrix is in memory at a time. Finished parts are kept in a folder named like ``out``
     with ``.parts`` until all are put together, and an interrupted run goes on from there when it
-    is called again with the same source and options. Tensors that are not decomposed are copied
-    bit for bit. The cores of ``name`` are called ``name.core_0`` and so on; the header says how
-    they belong together, and :func:`reconstruct_file` reads it.
+    is called again with the same source and limits; other tensors may be selected. Tensors that
+    are not decomposed are copied bit for bit, chains of an earlier call among them. The cores of
+    ``name`` are called ``name.core_0`` and so on; the header says how they belong together, and
+    :func:`reconstruct_file` reads it.
 
     Parameters
     ----------
@@ -44,7 +54,8 @@ def decompose_file(
     options : Options
         Which matrices, and the limits.
     overwrite : bool
-        Whether an existing ``out`` may be replaced and an interrupted run forgotten.
+        Whether an existing ``out`` may be replaced, and an interrupted run with another source
+        or other limits forgotten.
     progress : callable, optional
         Called with the number of tensors done, their total, and the name of the next one.
 
@@ -56,23 +67,30 @@ def decompose_file(
     Raises
     ------
     FileAccessError, FileFormatError
-        If a file cannot be read or written, or is damaged.
+        If a file cannot be read or written, is damaged, or has no room for the names of cores.
     OptionError
-        If ``out`` exists, or an interrupted run had other options.
+        If ``out`` exists, a pattern matches no tensor, or an interrupted run had other limits.
     NonFiniteError, ToleranceError
         If a matrix holds NaN or infinity, or a tolerance cannot be kept; names the tensor.
     """
     found = open_source(source)
-    target = checked_target(found, Path(source), out, overwrite=overwrite)
-    parts = Parts(target.with_name(f"{target.name}.parts"))
-    plan = {"source": found.fingerprint, "options": options.to_json()}
-    parts.begin(plan, overwrite=overwrite)
+    earlier = chains_of(found)
+    check_patterns(found, options)
+    _check_names(found, options)
+    out = files.writable_target(out)
+    plan = {"version": VERSION, "source": found.fingerprint, **options.limits()}
+    parts = Parts(out.with_name(f"{out.name}.parts"), plan)
+    # What stands there already may be the half of a result that was being put together.
+    target = checked_target(found, Path(source), out, overwrite=overwrite or parts.whole)
+    parts.begin(overwrite=overwrite)
     rows = dict(_rows(found, options, parts, progress))
-    _check_names(rows, found)
+    parts.complete()
     for shard, path in zip(found.shards, shard_targets(found, target), strict=True):
         own = [rows[name] for name in shard.entries]
+        known = [row for row in earlier.values() if row.core_names[0] in shard.entries]
         pieces = [piece for row in own for piece in _pieces(row, shard, parts)]
-        write_pieces(pieces, {**shard.metadata, **recorded(own)}, path)
+        metadata = {**shard.metadata, **recorded([*known, *own])}
+        write_pieces(pieces, metadata, path, parts.folder)
     write_index(found, target)
     parts.remove()
     return Summary(tuple(rows.values()))
@@ -135,7 +153,11 @@ def _rows(
     for done, (name, entry) in enumerate(entries.items()):
         if progress is not None:
             progress(done, len(entries), name)
-        yield name, parts.row(name) or _new_row(name, entry, options, parts)
+        reason = unfit(name, entry, options)
+        if reason:
+            yield name, left(name, entry, reason)
+        else:
+            yield name, parts.row(name) or _new_row(name, entry, options, parts)
     if progress is not None:
         progress(len(entries), len(entries), "")
 
@@ -146,14 +168,33 @@ def _new_row(name: str, entry: Entry, options: Options, parts: Parts) -> Row:
     return row
 
 
-def _check_names(rows: dict[str, Row], source: Source) -> None:
-    names = set(source.entries)
-    for row in rows.values():
-        clash = names.intersection(row.core_names)
+def check_patterns(source: Source, options: Options) -> None:
+    """Refuse a pattern that matches no tensor: it is misspelt, and what it means is not done.
+
+    Raises
+    ------
+    OptionError
+        If there is one; says which names are close.
+    """
+    names = list(source.entries)
+    given = [*(("include", p) for p in options.include), *(("exclude", p) for p in options.exclude)]
+    for argument, pattern in given:
+        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names):
+            close = get_close_matches(pattern.strip("*"), names, n=3, cutoff=0.3) or names[:3]
+            remedy = f"Names there: {', '.join(close)}." if close else "It holds none."
+            expected = "match at least one tensor of the source"
+            raise OptionError(complaint(argument, expected, repr(pattern), remedy))
+
+
+def _check_names(source: Source, options: Options) -> None:
+    entries = source.entries
+    for name, entry in entries.items():
+        if unfit(name, entry, options):
+            continue
+        clash = [core for core in core_names(name, options.sites) if core in entries]
         if clash:
-            given = f"a tensor {sorted(clash)[0]!r} already"
-            remedy = "Exclude it."
-            raise FileFormatError(complaint("source", f"leave room for {row.name}", given, remedy))
+            given, remedy = f"a tensor {clash[0]!r} already", "Exclude it."
+            raise FileFormatError(complaint("source", f"leave room for {name}", given, remedy))
 
 
 def _pieces(row: Row, shard: Shard, parts: Parts) -> Iterator[Piece]:

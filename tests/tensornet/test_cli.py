@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -74,6 +76,68 @@ def test_plan_prints_and_writes_json():
     assert wrong.stderr.startswith("Error: ")
     shape = run("plan", "ij->i", "2by3")
     assert "shapes must look like 2x3, or 'scalar', got '2by3'" in shape.stderr
+
+
+def test_plan_of_a_matrix_in_a_file(model, tmp_path):
+    out = tmp_path / "o.safetensors"
+    assert run("decompose", model, "-o", out, "--max-bond", "3").exit_code == 0
+    done = run("plan", out, "--name", "w", "--batch", "32", "--json")
+    assert done.exit_code == 0, done.output
+    made = json.loads(done.output)
+    assert made["shapes"][-1][-1] == 32
+    assert run("plan", out, "--name", "w", "--minimize", "time").exit_code == 0
+    wrong = run("plan", out, "--name", "b")
+    assert "name must be that of a chain in the file, got 'b'" in wrong.stderr
+    wrong = run("plan", out, "2x3", "--name", "w")
+    assert "shapes must be left out with --name, got 2x3" in wrong.stderr
+    wrong = run("plan", out, "--name", "w", "--batch", "0")
+    assert "batch must be an integer of at least 1, got 0" in wrong.stderr
+    wrong = run("plan", "ij,jk->ik")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_a_misspelt_pattern(model, tmp_path):
+    done = run("decompose", model, "-o", tmp_path / "o", "--max-bond", "2", "--include", "*.wt")
+    assert done.exit_code == 2
+    assert "include must match at least one tensor of the source, got '*.wt'" in done.stderr
+
+
+COMMAND = [sys.executable, "-c", "from tensornet.cli import app; app()"]
+
+
+def test_progress_on_a_terminal_and_none_in_the_result(model, tmp_path):
+    pty = pytest.importorskip("pty", reason="terminals are those of POSIX systems")
+    ours, theirs = pty.openpty()
+    arguments = ["decompose", str(model), "-o", str(tmp_path / "o.safetensors"), "--max-bond", "2"]
+    done = subprocess.run(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True, check=True
+    )
+    os.close(theirs)
+    shown = os.read(ours, 100_000)
+    os.close(ours)
+    assert b"decomposing" in shown
+    assert "1 of 2 tensors are chains" in done.stdout
+    assert "decomposing" not in done.stdout
+
+
+def test_a_real_interrupt_and_the_same_command_again(tmp_path):
+    path, out = tmp_path / "m.safetensors", tmp_path / "o.safetensors"
+    rng = np.random.default_rng(0)
+    save_file({f"w{k:03d}": rng.standard_normal((256, 256)) for k in range(60)}, path)
+    command = [*COMMAND, "decompose", str(path), "-o", str(out), "--max-bond", "4"]
+    parts = tmp_path / "o.safetensors.parts"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        limit = time.monotonic() + 60
+        while len(list(parts.glob("*.safetensors"))) < 2 and time.monotonic() < limit:
+            time.sleep(0.002)
+        run.send_signal(signal.SIGINT)
+        said = run.stderr.read()
+    assert run.returncode == 130
+    assert said.count("\n") == 1
+    assert said.startswith("Interrupted. Run the same command again to go on")
+    assert not out.exists()
+    again = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert "60 of 60 tensors are chains" in again.stdout
 
 
 def test_search_ranks_one_matrix(model):

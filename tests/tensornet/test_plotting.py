@@ -41,10 +41,36 @@ def test_error_against_parameters_is_that_of_the_decompositions():
     assert drawn["search"].get_xdata()[0] <= 0.5 * W.size
 
 
+def test_complex_and_torch_matrices_have_the_same_picture():
+    drawn = lines(plot_error(W + 2j * W, 2))
+    plain = lines(plot_error(W, 2))
+    for name in ("SVD", "MPO"):
+        assert np.allclose(drawn[name].get_ydata(), plain[name].get_ydata(), atol=1e-7)
+    torch = pytest.importorskip("torch")
+    theirs = lines(plot_error(torch.from_numpy(W).requires_grad_(), 2))
+    assert np.allclose(theirs["MPO"].get_ydata(), plain["MPO"].get_ydata(), atol=1e-7)
+    half = lines(plot_error(torch.from_numpy(W).bfloat16(), 2))
+    assert np.allclose(half["SVD"].get_ydata(), plain["SVD"].get_ydata(), atol=1e-2)
+
+
+def test_a_zero_matrix_has_no_error():
+    drawn = lines(plot_error(np.zeros((16, 16)), 2))
+    assert not np.any(drawn["SVD"].get_ydata())
+    assert not np.any(drawn["MPO"].get_ydata())
+    plot_spectra(tn.mpo(np.zeros((16, 16)), 2)).canvas.draw()
+
+
 def test_cost_of_the_plan_and_of_the_dense_matrix():
     m = tn.mpo(W, 3, max_bond=2)
     drawn = lines(plot_cost(m, (1, 16)))
-    assert list(drawn["dense matrix"].get_ydata()) == [4096, 65536]
+    assert list(drawn["matrix"].get_ydata()) == [4096, 65536]
+    assert set(drawn) == {"matrix", "dense", "left", "right", "plan of m @ x"}
+    for name, line in drawn.items():
+        if name != "plan of m @ x":
+            expected = [tn.account(m, batch=b).multiply_adds[name] for b in (1, 16)]
+            assert list(line.get_ydata()) == expected
+    axes = plot_cost(m, (1, 16)).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("number of vectors", "multiply-adds")
     assert list(drawn["plan of m @ x"].get_ydata()) == [m.plan(b).multiply_adds for b in (1, 16)]
 
 
@@ -62,6 +88,8 @@ def test_refusals():
         plot_spectra(tn.mpo(W, 1))
     with pytest.raises(errors.OptionError, match=r"ratios must lie in \(0, 1\], got 2"):
         plot_error(W, ratios=(2,))
+    with pytest.raises(errors.OptionError, match=r"ratios must lie in \(0, 1\], got 'half'"):
+        plot_error(W, ratios=("half",))
     with pytest.raises(errors.NonFiniteError, match="W must be finite"):
         plot_error(W * np.nan)
     with pytest.raises(errors.ArrayTypeError, match="m must be an MPO, got ndarray"):
