@@ -17,7 +17,7 @@ import numpy as np
 from tensornet.allocation import Allocation, Allotment, root
 from tensornet.checks import array, choice, describe, integer, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
-from tensornet.fronts import Front, front_of, front_of_mpo
+from tensornet.fronts import SHARE, Front, front_of, front_of_mpo
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO
 from tensornet.shares import Shares, within_budget, within_error
@@ -107,10 +107,11 @@ def allocate(
     _one_limit(max_params=max_params, ratio=ratio, rtol=rtol)
     names = _names(Ws)
     factors = _weights(weights, names)
-    fronts = [_front(name, Ws, shape) for name in names]
+    target = 1.0 if rtol is None else tolerance(rtol, "float64", 1)
+    share = min(SHARE, target**2 / 10)
+    fronts = [_front(name, Ws, shape, share) for name in names]
     scaled = _scaled(fronts, factors, measure)
     if rtol is not None:
-        target = tolerance(rtol, "float64", 1)
         found = within_error(fronts, scaled, target**2, keep_dense=keep_dense)
     else:
         max_params = _budget(max_params, ratio, fronts)
@@ -177,7 +178,7 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _front(name: str, Ws: Any, shape: Any) -> Front:
+def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
     given = Ws[name] if isinstance(Ws, Mapping) else Ws[int(name)]
     own = shape.get(name) if isinstance(shape, Mapping) else shape
     if isinstance(given, MPO):
@@ -187,7 +188,7 @@ def _front(name: str, Ws: Any, shape: Any) -> Front:
         return front_of_mpo(given)
     backend, matrix = array(f"Ws[{name!r}]", given, 2)
     rows, cols = (int(d) for d in matrix.shape)
-    return front_of(matrix, matrix_layout(rows, cols, own), backend)
+    return front_of(matrix, matrix_layout(rows, cols, own), backend, share)
 
 
 def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> list[float]:

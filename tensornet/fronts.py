@@ -19,8 +19,10 @@ from tensornet.truncation import tail_weights
 from tensornet.typing import Array
 
 Tails = tuple[np.ndarray[Any, Any], ...]
-# Spectra are right for discarded shares of the squared norm down to this one: errors of 1e-5.
-_SHARE = 1e-10
+# Spectra of Gram matrices are right for discarded shares of the squared norm down to this one:
+# errors of 1e-5.
+SHARE = 1e-10
+_FLOOR = 1e-15
 
 
 class Choice(NamedTuple):
@@ -72,11 +74,11 @@ class Front:
         return kept
 
 
-def front_of(matrix: Array, layout: MatrixLayout, backend: Backend) -> Front:
+def front_of(matrix: Array, layout: MatrixLayout, backend: Backend, share: float = SHARE) -> Front:
     """Return the front of a matrix (rows, cols) in a layout.
 
     Shares that are rounding noise of the element type count as nothing, as in an exact
-    decomposition.
+    decomposition. The others are right down to ``share`` of the squared norm.
     """
     scale, near_one, total = carried(layout.fold(matrix), backend)
     norm = scale * math.sqrt(total)
@@ -86,8 +88,11 @@ def front_of(matrix: Array, layout: MatrixLayout, backend: Backend) -> Front:
     if layout.n_sites == 1:
         return Front(layout, norm, ())
     source = TensorSource(near_one, total, limits.noise, backend)
-    tails = source.tails(_SHARE, gentle=False)
-    return Front(layout, norm, tuple(_clean(tail / total, limits.noise / total) for tail in tails))
+    tails, noise = source.tails(share, gentle=False), limits.noise / total
+    sides = layout.structural_bonds()[1:-1]
+    # An exact chain shows the spectra up to its ranks: nothing is left beyond.
+    full = (np.pad(tail, (0, b + 1 - len(tail))) for tail, b in zip(tails, sides, strict=True))
+    return Front(layout, norm, tuple(cleaned(tail / total, noise, share) for tail in full))
 
 
 def front_of_mpo(network: MPO) -> Front:
@@ -97,7 +102,7 @@ def front_of_mpo(network: MPO) -> Front:
         return Front(network.layout, network.norm(), ())
     norm = float(np.linalg.norm(spectra[0]))
     tails = (tail_weights((s / norm) ** 2 if norm else 0.0 * s) for s in spectra)
-    return Front(network.layout, norm, tuple(_clean(tail, 0.0) for tail in tails))
+    return Front(network.layout, norm, tuple(cleaned(tail, 0.0, 0.0) for tail in tails))
 
 
 def chain_params(sites: Sequence[int], inner: Sequence[int]) -> int:
@@ -124,8 +129,16 @@ def first_true(test: Callable[[int], bool], last: int) -> int:
     return low
 
 
-def _clean(tail: np.ndarray[Any, Any], noise: float) -> np.ndarray[Any, Any]:
-    return np.where(tail <= max(noise, 1e-15), 0.0, tail)
+def cleaned(tail: np.ndarray[Any, Any], noise: float, share: float) -> np.ndarray[Any, Any]:
+    """Return tails without what is noise: of the data, and of spectra right to ``share`` only.
+
+    Examples
+    --------
+    >>> cleaned(np.array([1.0, 1e-16, 0.0]), 0.0, 1e-10).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    floor = _FLOOR if share >= SHARE else 0.0
+    return np.where(tail <= max(noise, floor), 0.0, tail)
 
 
 def _slope(one: Choice, two: Choice) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +15,22 @@ from tensornet.candidates import Candidate, SearchResult, multiply_adds, ranked,
 from tensornet.checks import array, describe, integer, tolerance
 from tensornet.decompose import mpo
 from tensornet.errors import FormatWarning, OptionError, ShapeError, complaint
-from tensornet.fronts import Front, chain_params, front_of
-from tensornet.layout import MAX_SITES, MatrixLayout, matrix_layout
+from tensornet.fronts import SHARE, Front, chain_params, front_of
+from tensornet.gram import row_weights
+from tensornet.layout import MAX_SITES, MatrixLayout
+from tensornet.linalg import thin_svd
 from tensornet.metric import whitened_errors
+from tensornet.narrow import SAFE_SHARE
+from tensornet.shapes import layouts_of
+from tensornet.storage import scaled
+from tensornet.truncation import tail_weights
 from tensornet.typing import Array
+from tensornet.unfoldings import Side, Unfoldings, sides_of, work
 from tensornet.whitening import checked_metric
+
+_Numbers = np.ndarray[Any, Any]
+# Operations spent on the spectra of further layouts once each number of sites has had one.
+_WORK = 8e10
 
 
 def search_shape(
@@ -82,13 +95,9 @@ def search_shape(
     limit = _limit(matrix, max_params, rtol)
     sites, batch = _sites(n), integer("batch", batch, 1, ShapeError)
     top = integer("top", top, 1, OptionError)
-    layouts = layouts_of(int(matrix.shape[0]), int(matrix.shape[1]), sites)
-    guesses = sorted(
-        (_guess(front_of(matrix, layout, backend), limit) for layout in layouts),
-        key=lambda guess: guess[:2],
-    )
-    fitting = [guess for guess in guesses if guess[3]]
+    layouts = affordable(layouts_of(int(matrix.shape[0]), int(matrix.shape[1]), sites))
     search = _Search(W, matrix, backend, limit, batch, metric)
+    fitting = [guess for guess in _guesses(search, layouts, top) if guess[3]]
     found = [search.dense(), *search.low_rank()]
     found += [search.network(layout, bonds) for _, _, layout, bonds in fitting[:top]]
     rows = ranked((row for row in found if row is not None), by_params=rtol is not None)
@@ -101,32 +110,6 @@ def search_shape(
     if text:
         warnings.warn(text, FormatWarning, stacklevel=2)
     return result
-
-
-def layouts_of(rows: int, cols: int, sites: Iterable[int]) -> list[MatrixLayout]:
-    """Return balanced layouts with these numbers of sites, in several orders of the factors.
-
-    Sizes without balanced factors are padded.
-
-    Examples
-    --------
-    >>> [(layout.row_dims, layout.col_dims) for layout in layouts_of(8, 4, [2])]
-    [((2, 4), (2, 2)), ((4, 2), (2, 2))]
-    """
-    found: dict[MatrixLayout, None] = {}
-    for n in sites:
-        base = matrix_layout(rows, cols, n)
-        if base.padded:
-            found[base] = None
-            continue
-        for row_dims, col_dims in zip(_orders(base.row_dims), _orders(base.col_dims), strict=True):
-            found[MatrixLayout(row_dims, col_dims)] = None
-    return list(found)
-
-
-def _orders(dims: tuple[int, ...]) -> list[tuple[int, ...]]:
-    rising = tuple(sorted(dims))
-    return [dims, rising, rising[::-1]]
 
 
 def _limit(matrix: Array, max_params: object, rtol: object) -> tuple[str, float]:
@@ -147,20 +130,74 @@ def _sites(n: object) -> tuple[int, ...]:
     return sites
 
 
-Guess = tuple[float, float, MatrixLayout, tuple[int, ...]]
+class _Guess(NamedTuple):
+    """What a layout promises, the smaller the better; no bonds where nothing fits."""
+
+    first: float
+    second: float
+    layout: MatrixLayout
+    bonds: tuple[int, ...]
 
 
-def _guess(front: Front, limit: tuple[str, float]) -> Guess:
-    """Return what a layout promises, the smaller the better; no bonds where nothing fits."""
-    sites, (kind, value) = front.layout.site_dims, limit
+def _guesses(search: _Search, layouts: Sequence[MatrixLayout], top: int) -> list[_Guess]:
+    """Return the layouts that promise most, from spectra as right as their promises need."""
+    kind, value = search.limit
     if kind == "rtol":
-        bonds = fewest_params(sites, front.tails, value**2, front.caps)
+        return _ranked(search, layouts, value**2 / max(x.n_sites for x in layouts), top)
+    found = _ranked(search, layouts, SAFE_SHARE, top)
+    return found if found[0].first >= SAFE_SHARE else _ranked(search, layouts, SHARE, top)
+
+
+def _ranked(
+    search: _Search, layouts: Sequence[MatrixLayout], share: float, top: int
+) -> list[_Guess]:
+    unfoldings = Unfoldings(search.target, search.backend, share)
+    unfoldings.prepare(layouts)
+    fronts = [unfoldings.front(layout) for layout in layouts]
+    roughly = [(_guess(front, search.limit, exact=False)[:2], k) for k, front in enumerate(fronts)]
+    leading = [fronts[k] for _, k in sorted(roughly)[: 2 * top]]
+    return sorted(
+        (_guess(front, search.limit, exact=True) for front in leading), key=lambda g: g[:2]
+    )
+
+
+def affordable(layouts: Sequence[MatrixLayout]) -> list[MatrixLayout]:
+    """Return the layouts whose spectra can be had in reasonable time.
+
+    The first of each number of sites is among them in any case.
+
+    Examples
+    --------
+    >>> layouts = layouts_of(4096, 4096, (2, 3))
+    >>> len(layouts), len(affordable(layouts))
+    (24, 18)
+    """
+    known: set[Side] = set()
+    lengths: set[int] = set()
+    room, chosen = _WORK, []
+    for layout in layouts:
+        new = set() if layout.padded else set(sides_of(layout)) - known
+        cost = sum(work(side, layout.rows * layout.cols, known) for side in new)
+        if layout.n_sites in lengths:
+            if layout.padded or cost > room:
+                continue
+            room -= cost
+        lengths.add(layout.n_sites)
+        known |= new
+        chosen.append(layout)
+    return chosen
+
+
+def _guess(front: Front, limit: tuple[str, float], *, exact: bool) -> _Guess:
+    sites, tails, (kind, value) = front.layout.site_dims, front.tails, limit
+    if kind == "rtol":
+        bonds = fewest_params(sites, tails, value**2, front.caps, exact=exact)
         params = chain_params(sites, bonds)
-        return params, front.choice(bonds).share, front.layout, bonds
+        return _Guess(params, front.choice(bonds).share, front.layout, bonds)
     if value < sum(sites):
-        return np.inf, np.inf, front.layout, ()
-    bonds = least_error(sites, front.tails, int(value), front.caps)
-    return front.choice(bonds).share, chain_params(sites, bonds), front.layout, bonds
+        return _Guess(math.inf, math.inf, front.layout, ())
+    bonds = least_error(sites, tails, int(value), front.caps, exact=exact)
+    return _Guess(front.choice(bonds).share, chain_params(sites, bonds), front.layout, bonds)
 
 
 class _Search:
@@ -178,15 +215,13 @@ class _Search:
         self.W, self.matrix, self.backend = W, matrix, backend
         self.limit, self.batch = limit, batch
         self.rows, self.cols = (int(d) for d in matrix.shape)
-        self.host = backend.numbers(backend.cast(matrix, work_dtype(dtype_name(matrix))))
-        self.metric = metric
-        self.errors: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None
-        self.H: Array = None
+        self.metric, self.target = metric, matrix
+        self.whitened: _Numbers | None = None
         if metric is not None:
             checked = checked_metric(metric, W, matrix, backend)
-            self.errors = whitened_errors(matrix, checked, backend)
-            given = array("metric", metric, 2)[1]
-            self.H = backend.numbers(backend.cast(given, work_dtype(dtype_name(given))))
+            self.whitened = whitened_errors(matrix, checked, backend)
+            wide = scaled(backend.cast(matrix, work_dtype(dtype_name(matrix))), backend)[1]
+            self.target = wide @ checked.root
 
     def dense(self) -> Candidate | None:
         """Return the matrix as it is, where the budget allows it."""
@@ -197,17 +232,15 @@ class _Search:
 
     def low_rank(self) -> list[Candidate]:
         """Return the truncated SVD, and the whitened one where there is a metric."""
-        layout = MatrixLayout((self.rows, 1), (1, self.cols))
-        plain = np.sqrt(front_of(self.matrix, layout, self.backend).tails[0])
+        if self._most_rank() == 0:
+            return []
+        forms = [("svd", self._svd_errors())]
+        if self.whitened is not None:
+            forms.insert(0, ("whitened svd", self.whitened))
         found = []
-        rank = self._rank(plain if self.errors is None else self.errors)
-        if rank and self.errors is None:
-            found.append(self._two_sites("svd", layout, rank, float(plain[rank])))
-        elif rank and self.errors is not None:
-            found.append(self._two_sites("whitened svd", layout, rank, float(self.errors[rank])))
-            error = self._metric_error(rank)
-            if self.limit[0] == "max_params" or error <= self.limit[1]:
-                found.append(self._two_sites("svd", layout, rank, error))
+        for kind, errors in forms:
+            rank = self._rank(errors)
+            found.append(self._two_sites(kind, rank, float(errors[rank])))
         return found
 
     def network(self, layout: MatrixLayout, bonds: tuple[int, ...]) -> Candidate | None:
@@ -224,21 +257,44 @@ class _Search:
         inner = made.bond_dims[1:-1]
         return Candidate("mpo", made.layout, inner, made.n_params, error, costs)
 
-    def _rank(self, errors: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
-        """Return the rank that the limit asks for; 0 where not even rank 1 fits."""
+    def _most_rank(self) -> int:
+        """Return the largest rank that the budget allows; 0 where not even rank 1 fits."""
         most = min(self.rows, self.cols)
         if self.limit[0] == "max_params":
             return min(int(self.limit[1]) // (self.rows + self.cols), most)
+        return most
+
+    def _rank(self, errors: _Numbers) -> int:
+        if self.limit[0] == "max_params":
+            # The smallest that is as good.
+            return max(int(np.argmax(errors <= errors[self._most_rank()])), 1)
         return max(int(np.argmax(errors <= self.limit[1])), 1)
 
-    def _two_sites(self, kind: str, layout: MatrixLayout, rank: int, error: float) -> Candidate:
+    def _svd_errors(self) -> _Numbers:
+        """Return the error of the plain SVD at each rank, in the metric if there is one."""
+        if self.whitened is not None:
+            return self._svd_errors_in_metric()
+        layout = MatrixLayout((self.rows, 1), (1, self.cols))
+        kind, value = self.limit
+        share = min(SHARE, value**2 / 10) if kind == "rtol" else SHARE
+        tail = front_of(self.matrix, layout, self.backend, share).tails[0]
+        if kind != "rtol" and tail[self._most_rank()] < 10 * SHARE:
+            tail = front_of(self.matrix, layout, self.backend, 0.0).tails[0]
+        return np.asarray(np.sqrt(tail))
+
+    def _svd_errors_in_metric(self) -> _Numbers:
+        """Return |(W - M) H^(1/2)| / |W H^(1/2)| for M of each rank.
+
+        What the singular vector u_i leaves out is u_i u_i^H W, and these parts are orthogonal.
+        """
+        backend = self.backend
+        wide = scaled(backend.cast(self.matrix, work_dtype(dtype_name(self.matrix))), backend)[1]
+        vectors = thin_svd(wide, backend)[0]
+        tails = tail_weights(row_weights(backend.adjoint(vectors) @ self.target, backend))
+        return np.asarray(np.sqrt(tails / tails[0])) if tails[0] > 0.0 else tails
+
+    def _two_sites(self, kind: str, rank: int, error: float) -> Candidate:
+        layout = MatrixLayout((self.rows, 1), (1, self.cols))
         params = rank * (self.rows + self.cols)
         costs = multiply_adds(layout, (1, rank, 1), self.batch)
         return Candidate(kind, layout, (rank,), params, error, costs)
-
-    def _metric_error(self, rank: int) -> float:
-        u, s, vh = np.linalg.svd(self.host, full_matrices=False)
-        rest = (u[:, rank:] * s[rank:]) @ vh[rank:]
-        whole = np.real(np.sum((self.host @ self.H) * self.host.conj()))
-        part = np.real(np.sum((rest @ self.H) * rest.conj()))
-        return float(np.sqrt(max(part, 0.0) / whole)) if whole > 0.0 else 0.0

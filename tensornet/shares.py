@@ -112,11 +112,7 @@ def _climbed(
         spent += there.params - choices[k].params
         at[k] += 1
         choices[k] = there
-        error = (
-            _error(choices, factors)
-            if len(hulls) < 2
-            else error - factors[k] * (hulls[k][at[k] - 1].share - there.share)
-        )
+        error = _error(choices, factors)
         if at[k] + 1 < len(hulls[k]):
             heapq.heappush(heap, gain(k))
     return choices

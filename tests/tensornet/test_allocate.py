@@ -126,3 +126,13 @@ def test_the_matrix_with_bad_values_is_named():
     Ws["low"][0, 0] = np.inf
     with pytest.raises(errors.NonFiniteError, match="low"):
         tn.allocate(Ws, ratio=0.5)
+
+
+def test_a_tolerance_below_what_gram_matrices_show_is_kept():
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((64, 64)))[0]
+    W = (Q * 10.0 ** -np.linspace(0, 12, 64)) @ Q.T
+    found = tn.allocate([W], rtol=1e-8, shape=((64, 1), (1, 64)), keep_dense=False)
+    made = tn.mpo(W, found[0].layout, bonds=found[0].bonds)
+    assert 0.0 < made.certificate.relative_error <= 1e-8
+    assert made.certificate.relative_error == pytest.approx(found[0].relative_error, rel=1e-3)

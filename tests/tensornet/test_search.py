@@ -9,7 +9,8 @@ import pytest
 
 import tensornet as tn
 from tensornet import errors
-from tensornet.search import layouts_of
+from tensornet.search import affordable
+from tensornet.shapes import layouts_of, near_balanced
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.standard_normal((48, 64))
@@ -177,3 +178,70 @@ def test_bad_values_are_named():
     bad[3, 4] = np.nan
     with pytest.raises(errors.NonFiniteError, match=r"\(3, 4\)"):
         tn.search_shape(bad, rtol=0.1)
+
+
+def test_several_factorizations_and_orders_are_tried():
+    layouts = layouts_of(48, 64, (2, 3))
+    assert len(set(layouts)) == len(layouts) > 20
+    assert layouts[0].n_sites == 2
+    assert layouts[1].n_sites == 3
+    assert {tuple(sorted(layout.row_dims)) for layout in layouts} == {
+        (6, 8),
+        (4, 12),
+        (3, 4, 4),
+        (2, 4, 6),
+    }
+    assert near_balanced(7, 1) == ((7,),)
+
+
+def test_spectra_that_would_take_long_are_left_out_but_each_length_has_one():
+    layouts = layouts_of(4096, 16384, (2, 3, 4, 5))
+    chosen = affordable(layouts)
+    assert len(chosen) < len(layouts)
+    assert {layout.n_sites for layout in chosen} == {2, 3, 4, 5}
+    assert affordable(layouts_of(48, 64, (2, 3))) == layouts_of(48, 64, (2, 3))
+
+
+@pytest.mark.filterwarnings("ignore::tensornet.errors.FormatWarning")
+def test_a_low_tolerance_is_kept_by_the_svd_too():
+    Q = np.linalg.qr(RNG.standard_normal((120, 120)))[0]
+    W = (Q * 10.0 ** -np.linspace(0, 12, 120)) @ Q.T
+    s = np.linalg.svd(W, compute_uv=False)
+    tails = np.sqrt(np.cumsum(s[::-1] ** 2)[::-1] / np.sum(s**2))
+    for rtol in (1e-3, 1e-6, 1e-8, 1e-9):
+        rows = tn.search_shape(W, rtol=rtol, n=2)
+        svd = next(row for row in rows if row.kind == "svd")
+        rank = int(np.argmax(tails <= rtol))
+        assert svd.bonds == (rank,)
+        assert svd.relative_error == pytest.approx(tails[rank], rel=1e-3)
+    rows = tn.search_shape(W, max_params=240 * 50, n=2)
+    svd = next(row for row in rows if row.kind == "svd")
+    assert svd.relative_error == pytest.approx(tails[50], rel=1e-3)
+
+
+def test_the_plain_svd_keeps_a_tolerance_in_the_metric_with_a_rank_of_its_own():
+    G = RNG.standard_normal((64, 64)) * np.logspace(0, -2, 64)
+    H = G.T @ G
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FormatWarning)
+        rows = {row.kind: row for row in tn.search_shape(NOISE, rtol=0.3, metric=H, n=2)}
+    assert rows["whitened svd"].bonds < rows["svd"].bonds
+    u, s, vh = np.linalg.svd(NOISE, full_matrices=False)
+    total = np.sum((NOISE @ H) * NOISE)
+    for rank, kept in ((rows["svd"].bonds[0], True), (rows["svd"].bonds[0] - 1, False)):
+        D = NOISE - (u[:, :rank] * s[:rank]) @ vh[:rank]
+        error = np.sqrt(np.sum((D @ H) * D) / total)
+        assert (error <= 0.3) == kept
+        if kept:
+            assert rows["svd"].relative_error == pytest.approx(error, rel=1e-6)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 48])
+@pytest.mark.filterwarnings("ignore::tensornet.errors.FormatWarning")
+def test_budgets_beyond_the_rank(rank):
+    W = RNG.standard_normal((48, rank)) @ RNG.standard_normal((rank, 64))
+    for limit in ({"max_params": 3000}, {"rtol": 1e-10}):
+        rows = {row.kind: row for row in tn.search_shape(W, **limit)}
+        if rank < 48:
+            assert rows["svd"].bonds == (rank,)
+            assert rows["svd"].relative_error < 1e-12

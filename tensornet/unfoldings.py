@@ -1,0 +1,156 @@
+"""The spectra of many layouts of one matrix, each unfolding looked at once.
+
+Where a chain is cut, the first factors of rows and columns go to the left. Of all that tells
+layouts apart, the spectrum there depends on the products of these factors alone, so layouts share
+most of their spectra; and the Gram matrix of a smaller side is a partial trace of a larger one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensornet.backend import Backend, backend_of, dtype_name
+from tensornet.eigen import eigenvalues
+from tensornet.fronts import SHARE, Front, cleaned, front_of
+from tensornet.gram import gram_matrix
+from tensornet.layout import MatrixLayout
+from tensornet.limits import make_limits
+from tensornet.narrow import NARROW, SAFE_SHARE
+from tensornet.storage import carried
+from tensornet.truncation import tail_weights
+from tensornet.typing import Array
+
+_Numbers = np.ndarray[Any, Any]
+# Operations of an eigenvalue problem of side m over m^3, as slow as they are beside products.
+_EIGEN = 10
+
+
+class Side(NamedTuple):
+    """The smaller side of an unfolding: left or right, and its factors of rows and columns."""
+
+    left: bool
+    rows: int
+    cols: int
+
+    @property
+    def size(self) -> int:
+        """Its dimension."""
+        return self.rows * self.cols
+
+    def holds(self, other: Side) -> bool:
+        """Return whether the other's Gram matrix is a partial trace of this one's."""
+        inside = self.rows % other.rows == 0 and self.cols % other.cols == 0
+        return self.left == other.left and inside
+
+
+def sides_of(layout: MatrixLayout) -> tuple[Side, ...]:
+    """Return the smaller side at each inner bond of a layout without padding.
+
+    Examples
+    --------
+    >>> sides_of(MatrixLayout((2, 2, 2), (2, 3, 2)))[1]
+    Side(left=False, rows=2, cols=2)
+    """
+    sides = []
+    for k in range(1, layout.n_sites):
+        rows, cols = math.prod(layout.row_dims[:k]), math.prod(layout.col_dims[:k])
+        other = (layout.rows // rows, layout.cols // cols)
+        left = rows * cols <= math.prod(other)
+        sides.append(Side(left, rows, cols) if left else Side(left, *other))
+    return tuple(sides)
+
+
+class Unfoldings:
+    """Spectra of a matrix (rows, cols) in any layout, kept for further layouts.
+
+    Parameters
+    ----------
+    matrix : Array, shape (rows, cols)
+        Finite.
+    backend : Backend
+        Operations for the matrix.
+    share : float
+        Least share of the squared norm for which the spectra must be right.
+    """
+
+    def __init__(self, matrix: Array, backend: Backend, share: float = SHARE) -> None:
+        scale, self._near_one, self._total = carried(matrix, backend)
+        self._matrix, self._backend, self._share = matrix, backend, share
+        self._norm = scale * math.sqrt(self._total)
+        self._single = share >= SAFE_SHARE and dtype_name(self._near_one) in NARROW
+        self._grams: dict[Side, _Numbers] = {}
+        self._tails: dict[Side, _Numbers] = {}
+
+    def prepare(self, layouts: Iterable[MatrixLayout]) -> None:
+        """Find the spectra of layouts, those of large sides first: they serve the others."""
+        sides = {side for layout in layouts if self._shared(layout) for side in sides_of(layout)}
+        for side in sorted(sides, key=lambda side: (-side.size, side)):
+            self._tail(side)
+
+    def front(self, layout: MatrixLayout) -> Front:
+        """Return the front of the matrix in a layout."""
+        if not self._shared(layout):
+            return front_of(self._matrix, layout, self._backend, self._share)
+        dtype, bonds = dtype_name(self._matrix), layout.structural_bonds()
+        noise = make_limits(bonds, None, dtype, self._total, forced=False).noise / self._total
+        tails = tuple(cleaned(self._tail(side), noise, self._share) for side in sides_of(layout))
+        return Front(layout, self._norm, tails)
+
+    def _shared(self, layout: MatrixLayout) -> bool:
+        return self._share >= SHARE and self._total > 0.0 and not layout.padded
+
+    def _tail(self, side: Side) -> _Numbers:
+        if side not in self._tails:
+            gram = self._gram(side)
+            values = eigenvalues(gram, backend_of(gram))
+            if values is None:  # no driver converges: an SVD does
+                values = np.linalg.svd(gram, compute_uv=False)
+            self._tails[side] = tail_weights(np.asarray(values)) / self._total
+        return self._tails[side]
+
+    def _gram(self, side: Side) -> _Numbers:
+        larger = [known for known in self._grams if known.holds(side)]
+        if larger:
+            nearest = min(larger, key=lambda known: known.size)
+            found = _traced(self._grams[nearest], nearest, side)
+        else:
+            found = self._product(side)
+        self._grams[side] = found
+        return found
+
+    def _product(self, side: Side) -> _Numbers:
+        tl, (rows, cols) = self._backend.tl, (int(d) for d in self._near_one.shape)
+        i = side.rows if side.left else rows // side.rows
+        j = side.cols if side.left else cols // side.cols
+        parts = tl.reshape(self._near_one, (i, rows // i, j, cols // j))
+        order = (0, 2, 1, 3) if side.left else (1, 3, 0, 2)
+        flat = tl.reshape(tl.transpose(parts, order), (side.size, -1))
+        if self._single:
+            return self._backend.numbers(flat @ self._backend.adjoint(flat))
+        return self._backend.numbers(gram_matrix(flat, self._backend))
+
+
+def work(side: Side, elements: int, known: Iterable[Side]) -> float:
+    """Return about how many operations a spectrum costs beside those already ``known``.
+
+    Examples
+    --------
+    >>> work(Side(True, 2, 2), 64, []), work(Side(True, 2, 2), 64, [Side(True, 4, 2)])
+    (1152.0, 640.0)
+    """
+    product = 0 if any(k.holds(side) for k in known) else 2 * side.size * elements
+    return float(product + _EIGEN * side.size**3)
+
+
+def _traced(gram: _Numbers, known: Side, side: Side) -> _Numbers:
+    a, b = known.rows // side.rows, known.cols // side.cols
+    i, j = side.rows, side.cols
+    if side.left:
+        found = np.einsum("iajbkalb->ijkl", gram.reshape((i, a, j, b) * 2))
+    else:
+        found = np.einsum("aibjakbl->ijkl", gram.reshape((a, i, b, j) * 2))
+    return np.ascontiguousarray(found.reshape(side.size, side.size))
