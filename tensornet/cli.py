@@ -103,7 +103,8 @@ def reconstruct(source: Source, out: Out, overwrite: Overwrite = False) -> None:
 
         with _progress("rebuilding") as progress:
             summary = reconstruct_file(source, out, overwrite=overwrite, progress=progress)
-        typer.echo(f"{len(summary.rows)} matrices rebuilt: {out}")
+        n = len(summary.rows)
+        typer.echo(f"{n} {'matrix' if n == 1 else 'matrices'} rebuilt: {out}")
 
 
 @app.command()

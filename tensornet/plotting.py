@@ -176,7 +176,7 @@ def plot_cost(
     ax = _axes(ax)
     costs = [account(m, batch=batch).multiply_adds for batch in counts]
     for name in costs[0]:
-        style = "k:" if name == "matrix" else "-"
+        style = {"matrix": "k:", "right": "--"}.get(name, "-")  # left may lie below right
         ax.plot(counts, [cost[name] for cost in costs], style, label=name)
     planned = [m.plan(batch).multiply_adds for batch in counts]
     ax.plot(counts, planned, "ko", markersize=4, label="plan of m @ x")
