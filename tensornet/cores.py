@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensornet.backend import backend_of, dtype_name
+from tensornet.backend import backend_of, dtype_name, work_dtype
 from tensornet.checks import array, describe, same_kind
 from tensornet.contract.chain import contract_matrix
 from tensornet.errors import BondError, DTypeError, ShapeError, complaint
@@ -122,3 +122,23 @@ def relative_distance(a: Array, b: Array) -> float:
     """Return the Frobenius norm of ``a - b`` relative to that of ``b``; 0 where b is zero."""
     norm = frobenius(b)
     return frobenius(a - b) / norm if norm > 0.0 else 0.0
+
+
+def distance_to(cores: Cores, layout: MatrixLayout, matrix: Array) -> float:
+    """Return the Frobenius norm of cores minus their matrix, relative to that of the matrix.
+
+    In double precision, one block of rows for each value of the first row digit, so that the
+    memory it takes is that of a part of the matrix.
+    """
+    backend = backend_of(matrix)
+    first, *rest = in_double(cores)[1]
+    height = math.prod(layout.row_dims[1:])
+    norm = missing = 0.0
+    for digit, start in enumerate(range(0, layout.rows, height)):
+        block = backend.cast(matrix[start : start + height], work_dtype(dtype_name(matrix)))
+        row_dims, n_rows = (1, *layout.row_dims[1:]), int(block.shape[0])
+        part = MatrixLayout(row_dims, layout.col_dims, n_rows, layout.cols)
+        found = contract_matrix([first[:, digit : digit + 1], *rest], part)
+        norm = math.hypot(norm, frobenius(block))
+        missing = math.hypot(missing, frobenius(found - block))
+    return missing / norm if norm > 0.0 else 0.0

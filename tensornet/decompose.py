@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensornet.backend import at_home, dtype_name, work_dtype
+from tensornet.backend import at_home
 from tensornet.batch import decompose_batch, single_only
 from tensornet.certificate import without_padding
 from tensornet.checks import array, choice
-from tensornet.cores import contract_wide, relative_distance, split
+from tensornet.cores import distance_to, split
 from tensornet.errors import OptionError, complaint
 from tensornet.gradient import differentiable_tensor
 from tensornet.layout import MatrixLayout, matrix_layout
@@ -154,9 +154,7 @@ def mpo(
         made = differentiable_tensor(layout.fold(W), request, differentiable, backend)
     cores, certificate = split(made.cores, layout), made.certificate
     if layout.padded and metric is None:
-        wide = backend.cast(matrix, work_dtype(dtype_name(matrix)))
-        error = relative_distance(contract_wide(cores, layout), wide)
-        certificate = without_padding(certificate, error)
+        certificate = without_padding(certificate, distance_to(cores, layout, matrix))
     return MPO._from(at_home(cores, W), layout, made.center, certificate)
 
 

@@ -181,6 +181,19 @@ def test_memory_stays_near_one_matrix(tmp_path):
     assert peak < 12 * 256 * 256 * 4 < path.stat().st_size
 
 
+def test_memory_of_padded_matrices(tmp_path):
+    path = tmp_path / "m.safetensors"
+    words = np.random.default_rng(0).standard_normal((30522, 64), np.float32)
+    save_file({"words": words}, path)
+    options = Options(max_bond=16)
+    decompose_file(path, tmp_path / "warm.safetensors", options)
+    tracemalloc.start()
+    decompose_file(path, tmp_path / "o.safetensors", options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * 30522 * 64 * 4
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_bad_values_are_named_and_nothing_is_lost(tmp_path, value):
     path = tmp_path / "m.safetensors"
