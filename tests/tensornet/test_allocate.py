@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import errors
+from tensornet.backend import backend_of
+from tensornet.budget import least_error
+from tensornet.fronts import front_of
+from tensornet.layout import matrix_layout
 
 
 def several(seed=0):
@@ -136,3 +140,33 @@ def test_a_tolerance_below_what_gram_matrices_show_is_kept():
     made = tn.mpo(W, found[0].layout, bonds=found[0].bonds)
     assert 0.0 < made.certificate.relative_error <= 1e-8
     assert made.certificate.relative_error == pytest.approx(found[0].relative_error, rel=1e-3)
+
+
+@pytest.mark.parametrize("budget", [90, 150, 237, 400, 611])
+def test_one_matrix_gets_what_is_best_for_it(budget):
+    W = np.random.default_rng(3).standard_normal((24, 36))
+    front = front_of(W, matrix_layout(24, 36, 3), backend_of(W))
+    best = front.choice(least_error(front.layout.site_dims, front.tails, budget, front.caps))
+    (found,) = tn.allocate([W], max_params=budget, shape=3)
+    assert found.relative_error == pytest.approx(np.sqrt(best.share), rel=1e-9)
+
+
+def test_the_hull_ends_with_the_dense_matrix():
+    W = np.random.default_rng(3).standard_normal((24, 36))
+    front = front_of(W, matrix_layout(24, 36, 3), backend_of(W))
+    assert front.hull(keep_dense=True)[-1] == front.dense
+    assert all(c.bonds is not None for c in front.hull(keep_dense=False))
+    shares = [c.share for c in front.hull(keep_dense=True)]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_the_error_is_the_weighted_mean_that_is_promised():
+    Ws, weights = several(), {"smooth": 2.0, "noise": 0.5}
+    for measure in ("relative", "absolute"):
+        found = tn.allocate(Ws, ratio=0.3, weights=weights, measure=measure)
+        norms = {
+            name: np.linalg.norm(W) if measure == "absolute" else 1.0 for name, W in Ws.items()
+        }
+        sizes = {name: weights.get(name, 1.0) * norms[name] ** 2 for name in Ws}
+        total = sum(sizes[a.name] * a.relative_error**2 for a in found)
+        assert found.error == pytest.approx(np.sqrt(total / sum(sizes.values())), rel=1e-9)

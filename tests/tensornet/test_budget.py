@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensornet.budget import fewest_params, frontier, least_error
+from tensornet.budget import _Labels, _thinned, fewest_params, frontier, least_error
 from tensornet.truncation import tail_weights
 
 
@@ -122,3 +122,12 @@ def test_a_flat_spectrum_of_many_sites_is_thinned_within_its_gap():
     assert best <= cost(tails, thinned) * (1 + 1e-12) <= 1.05 * best
     assert cost(tails, smaller) <= 2.0 * (1 + 1e-12)
     assert few <= params(sites, smaller) <= 1.05 * few
+
+
+def test_thinning_keeps_the_best_of_each_box(monkeypatch):
+    monkeypatch.setattr("tensornet.budget._MOST", 4)
+    tail = np.array([0.1, 0.2, 1.0, 1.1, 0.1, 2.0])
+    params = np.array([9.0, 3.0, 2.0, 1.0, 5.0, 0.0])
+    pick = np.array([0, 0, 0, 0, 1, 1])
+    kept = _thinned(_Labels(pick, pick + 1.0, params, tail, np.arange(6)), by_params=False)
+    assert sorted(kept.parent.tolist()) == [1, 3, 4, 5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet import errors
+from tensornet import errors, search
 from tensornet.search import affordable
 from tensornet.shapes import layouts_of, near_balanced
 
@@ -245,3 +245,32 @@ def test_budgets_beyond_the_rank(rank):
         if rank < 48:
             assert rows["svd"].bonds == (rank,)
             assert rows["svd"].relative_error < 1e-12
+
+
+def test_spectra_are_looked_at_again_where_single_precision_says_too_little(monkeypatch):
+    asked = []
+
+    class Recorded(search.Unfoldings):
+        def __init__(self, matrix, backend, share):
+            asked.append(share)
+            super().__init__(matrix, backend, share)
+
+    monkeypatch.setattr(search, "Unfoldings", Recorded)
+    near = (KRON + 1e-4 * NOISE).astype(np.float32)
+    found = tn.search_shape(near, max_params=200)
+    assert asked == [search.SAFE_SHARE, search.SHARE]
+    assert found.best.relative_error < 1e-3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FormatWarning)
+        tn.search_shape(NOISE.astype(np.float32), max_params=200)
+    assert asked[2:] == [search.SAFE_SHARE]
+
+
+def test_a_plain_svd_is_built_without_the_metric():
+    G = RNG.standard_normal((64, 64))
+    layout = tn.MatrixLayout((48, 1), (1, 64))
+    row = tn.Candidate("svd", layout, (5,), 560, 0.5, 560)
+    result = tn.SearchResult((row,), (48, 64), ("max_params", 600), 1, True)
+    u, s, vh = np.linalg.svd(NOISE)
+    plain = (u[:, :5] * s[:5]) @ vh[:5]
+    assert np.allclose(result.build(NOISE, G.T @ G).to_matrix(), plain)
