@@ -198,7 +198,9 @@ class _Paths:
         self._values: list[Array1] = []
         self._tails: list[Array1] = []
         for tail, cap in zip(tails, caps[1:-1], strict=True):
-            kept = np.maximum.accumulate(np.asarray(tail, float)[::-1])[::-1][1 : cap + 1]
+            # What is zero has no value to discard, and keeps one all the same.
+            full = np.asarray(tail, float) if len(tail) > 1 else np.array([*tail, 0.0])
+            kept = np.maximum.accumulate(full[::-1])[::-1][1 : cap + 1]
             new = np.concatenate([[True], kept[1:] < kept[:-1]]) & (kept <= allowed)
             new[-1] |= not new.any()
             self._values.append(np.flatnonzero(new) + 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,9 @@ from tensornet.errors import BondError, DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.storage import in_double, scaled, weight
 from tensornet.typing import Array, Cores
+
+# Elements of a matrix that are compared at a time.
+_BLOCK = 2**22
 
 
 def validate(cores: object, n_dims: int) -> Cores:
@@ -127,18 +131,24 @@ def relative_distance(a: Array, b: Array) -> float:
 def distance_to(cores: Cores, layout: MatrixLayout, matrix: Array) -> float:
     """Return the Frobenius norm of cores minus their matrix, relative to that of the matrix.
 
-    In double precision, one block of rows for each value of the first row digit, so that the
-    memory it takes is that of a part of the matrix.
+    In double precision, one block of rows for each value of the first row digits, as many of
+    them as make a block small beside a large matrix.
     """
     backend = backend_of(matrix)
-    first, *rest = in_double(cores)[1]
-    height = math.prod(layout.row_dims[1:])
+    wide, dims = in_double(cores)[1], layout.row_dims
+    lead = 1
+    while lead < len(dims) and math.prod(dims[lead:]) * layout.cols > _BLOCK:
+        lead += 1
+    height = math.prod(dims[lead:])
+    blocks = itertools.product(*(range(d) for d in dims[:lead]))
     norm = missing = 0.0
-    for digit, start in enumerate(range(0, layout.rows, height)):
+    for digits, start in zip(blocks, range(0, layout.rows, height), strict=False):
         block = backend.cast(matrix[start : start + height], work_dtype(dtype_name(matrix)))
-        row_dims, n_rows = (1, *layout.row_dims[1:]), int(block.shape[0])
-        part = MatrixLayout(row_dims, layout.col_dims, n_rows, layout.cols)
-        found = contract_matrix([first[:, digit : digit + 1], *rest], part)
+        part = MatrixLayout(
+            (1,) * lead + dims[lead:], layout.col_dims, int(block.shape[0]), layout.cols
+        )
+        fixed = [core[:, digit : digit + 1] for core, digit in zip(wide, digits, strict=False)]
+        found = contract_matrix([*fixed, *wide[lead:]], part)
         norm = math.hypot(norm, frobenius(block))
         missing = math.hypot(missing, frobenius(found - block))
     return missing / norm if norm > 0.0 else 0.0

@@ -162,7 +162,48 @@ def _least(source: Source, limits: Limits, max_params: int) -> Swept:
         reached = _cost(tails, bonds) / (source.weight or 1.0)
         if reached >= share or reached == 0.0:
             break
-    return source.run(replace(limits, caps=(1, *bonds, 1)))
+    best = source.run(replace(limits, caps=(1, *bonds, 1)))
+    # The bound counts what every bond sees anew, such as noise, once for each bond. The actual
+    # error does not, and may then prefer bonds that are all alike.
+    alike = _alike(source.sites, tails, max_params, limits.caps)
+    if alike == tuple(bonds):
+        return best
+    other = source.run(replace(limits, caps=(1, *alike, 1)))
+    return min(best, other, key=lambda swept: math.fsum(swept.record.discarded.values()))
+
+
+def _alike(
+    sites: Sequence[int], tails: Tails, max_params: int, caps: Sequence[int]
+) -> tuple[int, ...]:
+    """Return inner bonds under one cap for all, and then raised where that gains most."""
+    cap = 1
+    while cap < max(caps) and _size(sites, _capped(sites, caps, cap + 1)) <= max_params:
+        cap += 1
+    inner = _capped(sites, caps, cap)
+    while True:
+        options = [
+            (tails[k][b] - tails[k][b + 1], k)
+            for k, b in enumerate(inner)
+            if b < caps[k + 1]
+            and b + 1 < len(tails[k])
+            and _size(sites, _raised(inner, k)) <= max_params
+        ]
+        if not options or max(options)[0] <= 0.0:
+            return inner
+        inner = _raised(inner, max(options)[1])
+
+
+def _capped(sites: Sequence[int], caps: Sequence[int], cap: int) -> tuple[int, ...]:
+    return structural_bonds(sites, [min(c, cap) for c in caps[1:-1]])[1:-1]
+
+
+def _raised(inner: tuple[int, ...], k: int) -> tuple[int, ...]:
+    return (*inner[:k], inner[k] + 1, *inner[k + 1 :])
+
+
+def _size(sites: Sequence[int], inner: Sequence[int]) -> int:
+    bonds = (1, *inner, 1)
+    return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
 
 
 def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...]) -> Limits:

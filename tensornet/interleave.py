@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tensornet.backend import backend_of
+from tensornet.backend import Backend, backend_of, dtype_name
 from tensornet.typing import Array
 
 
 def fold(matrix: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) -> Array:
     """Return a matrix as the tensor (i1*j1, ..., in*jn), padded with zeros to that size.
 
-    In numpy, always in memory of its own.
+    On the host, always in memory of its own.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ def fold(matrix: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) ->
     if isinstance(matrix, np.ndarray):
         return _fold_host(matrix, row_dims, col_dims)
     backend, n = backend_of(matrix), len(row_dims)
+    if _readable(matrix, backend):
+        return backend.like(_fold_host(backend.numbers(matrix), row_dims, col_dims), matrix)
     tl = backend.tl
     for axis, size in enumerate((math.prod(row_dims), math.prod(col_dims))):
         extra = list(matrix.shape)
@@ -52,6 +54,12 @@ def unfold(tensor: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) 
         return np.ascontiguousarray(runs.transpose(axes)).view(tensor.dtype).reshape(size)
     tl = backend_of(tensor).tl
     return tl.reshape(tl.transpose(tl.reshape(tensor, split), axes), size)
+
+
+def _readable(matrix: Array, backend: Backend) -> bool:
+    """Return whether numpy can read the memory of a torch tensor, and no gradient is lost."""
+    plain = backend.name == "pytorch" and not matrix.requires_grad
+    return plain and backend.place(matrix) == "cpu" and dtype_name(matrix) != "bfloat16"
 
 
 def _fold_host(

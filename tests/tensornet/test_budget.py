@@ -63,6 +63,12 @@ def test_no_chain_within_the_budget_discards_less(chain, factor):
     assert cost(tails, found) <= best * (1 + 1e-12) + 1e-14
 
 
+def test_what_is_zero_keeps_bonds_of_one():
+    nothing = np.zeros(1)
+    assert fewest_params((2, 2, 2), [nothing, nothing], 0.5, (1, 1, 1, 1)) == (1, 1)
+    assert least_error((2, 2, 2), [nothing, nothing], 10, (1, 1, 1, 1)) == (1, 1)
+
+
 def test_a_single_site_has_no_bonds():
     assert fewest_params((5,), (), 0.0, (1, 1)) == ()
     assert least_error((5,), (), 5, (1, 1)) == ()
