@@ -91,6 +91,15 @@ def test_bfloat16_stays_bfloat16_and_its_error_is_measured(tmp_path):
         decompose_file(path, tmp_path / "p.safetensors", Options(rtol=0.002))
 
 
+def test_bfloat16_errors_are_those_of_the_stored_cores(tmp_path):
+    path, out = tmp_path / "m.safetensors", tmp_path / "o.safetensors"
+    rough = smooth(700, 600) + np.random.default_rng(0).normal(0, 0.1, (700, 600))
+    stored = bf16_file(path, rough.astype(np.float32))
+    (row,) = decompose_file(path, out, Options(max_bond=8)).chains
+    error = relative(load_chain(out, "w").to_matrix(), stored)
+    assert row.relative_error == pytest.approx(error, rel=1e-4)
+
+
 def test_norms_beyond_half_precision(tmp_path):
     path, out, back = (tmp_path / f"{n}.safetensors" for n in "mob")
     tensors = {

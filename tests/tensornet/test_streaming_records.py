@@ -16,6 +16,7 @@ from tensornet import errors
 from tensornet.streaming import Options, decompose_file, inspect_file, reconstruct_file
 from tensornet.streaming.source import open_source
 from tensornet.streaming.summary import RECORD
+from tensornet.streaming.target import Piece, copied, write_pieces
 from tests.tensornet.weights import small_model, smooth
 
 
@@ -58,6 +59,22 @@ def test_a_forged_record_is_refused(model, tmp_path):
         errors.FileFormatError, match=r"hold '..weight.core_0', F\d\d of shape \(1, .*, 9\), got"
     ):
         inspect_file(out)
+
+
+@pytest.mark.parametrize("offsets", [([0, 8], [12, 20]), ([0, 8], [4, 12]), ([0, 8], [0, 8])])
+def test_tensors_that_overlap_or_leave_gaps(tmp_path, offsets):
+    header = {
+        name: {"dtype": "F32", "shape": [2], "data_offsets": list(span)}
+        for name, span in zip("ab", offsets, strict=True)
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(offsets[1][1]))
+    with pytest.raises(
+        errors.FileFormatError,
+        match=rf"one after another, got '[ab]' at byte \d+ where {len(text) + 16}",
+    ):
+        open_source(path)
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +190,17 @@ def test_any_change_of_a_header_is_read_or_refused(written, at, byte):
     except errors.TensorNetError:
         return
     assert open_source(folder / "r.safetensors").entries
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path):
+    target = tmp_path / "o.safetensors"
+    short = Piece("w", "F32", (2,), 8, lambda: [b"1234"])
+    with pytest.raises(errors.FileAccessError, match=r"w must have 8 bytes, got 4"):
+        write_pieces([short], {}, target)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(errors.FileAccessError, match=r"out must be a file that can be written, "):
+        write_pieces([short], {}, tmp_path / "gone" / "o.safetensors")
+    gone = Piece("w", "F32", (2,), 8, lambda: copied(tmp_path / "no", 0, 8))
+    with pytest.raises(errors.FileAccessError, match=r"path must be a file that can be read, got"):
+        write_pieces([gone], {}, target)
+    assert list(tmp_path.iterdir()) == []

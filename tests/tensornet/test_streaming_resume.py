@@ -219,7 +219,10 @@ def test_another_source_is_refused(model, tmp_path):
     out = tmp_path / "o.safetensors"
     with pytest.raises(KeyboardInterrupt):
         decompose_file(path, out, Options(max_bond=4), progress=stop_at(3))
-    save_file({**tensors, "a.weight": 2 * tensors["a.weight"]}, path)
+    size = path.stat().st_size
+    changed = {**tensors, "a.weight": 2 * tensors["a.weight"]}
+    save_file(changed, path, metadata={"format": "pt"})
+    assert path.stat().st_size == size
     with pytest.raises(errors.OptionError, match="got another or a changed source"):
         decompose_file(path, out, Options(max_bond=4))
     note = tmp_path / "o.safetensors.parts" / "tensornet-run.json"
@@ -227,6 +230,24 @@ def test_another_source_is_refused(model, tmp_path):
     with pytest.raises(errors.OptionError, match="got a damaged note of that run"):
         decompose_file(path, out, Options(max_bond=4))
     decompose_file(path, out, Options(max_bond=4), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"max_bond": 4, "sites": 3}, "got sites 3 instead of 5"),
+        ({"max_bond": 4, "keep_larger": True}, "got keep_larger True instead of False"),
+        ({"max_bond": 4, "ratio": 0.5}, "got ratio 0.5 instead of None"),
+        ({"rtol": 0.1}, "got max_bond None instead of 4, rtol 0.1 instead of None"),
+    ],
+)
+def test_other_limits_are_refused(model, tmp_path, other, text):
+    out = tmp_path / "o.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        decompose_file(model[0], out, Options(max_bond=4), progress=stop_at(3))
+    with pytest.raises(errors.OptionError, match=text):
+        decompose_file(model[0], out, Options(**other))
+    assert decompose_file(model[0], out, Options(max_bond=4, min_size=48)).chains
 
 
 def test_files_of_others_are_never_removed(model, tmp_path):
