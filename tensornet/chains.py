@@ -11,11 +11,12 @@ from tensornet.backend import Backend, at_home, dtype_name
 from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, gather_first, move_center
 from tensornet.certificate import Certificate
+from tensornet.chain_grams import Gathered, gathered
 from tensornet.checks import integer
 from tensornet.contract.chain import fuse
 from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
 from tensornet.fitting import ChainSource, fitted, one_budget
-from tensornet.limits import certify, make_limits, noise
+from tensornet.limits import DOUBLE, certify, make_limits, noise
 from tensornet.storage import in_double, narrowed, scaled, weight
 from tensornet.typing import Array, Bonds, Cores
 
@@ -95,20 +96,44 @@ def rounded(
     if isinstance(limits.bonds, str):
         raise OptionError(complaint("bonds", "be numbers when rounding", repr(limits.bonds)))
     one_budget(limits.rtol, limits.max_params)
-    site = 0 if center is None else center
-    backend, wide, cancelled = _gathered(cores, center, site)
-    caps = requested_bonds(tuple(int(c.shape[1]) for c in wide), limits.max_bond, limits.bonds)
-    scale, near_one = scaled(wide[site], backend)
-    wide = (*wide[:site], near_one, *wide[site + 1 :])
-    total = weight(near_one, backend) if true_norm is None else (true_norm / scale) ** 2
+    backend, ready = _ready(cores, center)
+    scale = ready.scale
+    caps = requested_bonds(
+        tuple(int(c.shape[1]) for c in ready.cores), limits.max_bond, limits.bonds
+    )
+    total = ready.weight if true_norm is None else (true_norm / scale) ** 2
     rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
-    rules = replace(rules, noise=max(rules.noise, cancelled**2 * total))
-    source = ChainSource(wide, site, total, backend)
+    rules = replace(rules, noise=max(rules.noise, ready.cancelled**2 * total))
+    source = ChainSource(ready.cores, ready.center, total, backend, ready.found)
     swept = fitted(source, rules, limits.rtol, limits.max_params)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
     factors = [scale if k == n // 2 else 1.0 for k in range(n)]
     stored, storage = narrowed(middle, dtype, backend, factors)
     return Rounded(at_home(stored, cores[0]), n // 2, certify(swept, total, storage, scale))
+
+
+class _Ready(NamedTuple):
+    """A chain to be cut, divided by ``scale``, and what is known of it."""
+
+    cores: Cores
+    center: int | None
+    scale: float
+    weight: float
+    cancelled: float
+    found: Gathered | None
+
+
+def _ready(cores: Cores, center: int | None) -> tuple[Backend, _Ready]:
+    """Return a chain in double precision, gathered in one core where its Gram matrices fail."""
+    backend, wide = widened(cores)
+    found = None if dtype_name(cores[0]) in DOUBLE else gathered(wide, backend)
+    if found is not None and found.growth <= _CANCELLED:
+        return backend, _Ready(found.cores, found.meeting, 1.0, found.weight, 0.0, found)
+    site = 0 if center is None else center
+    backend, wide, cancelled = _gathered(cores, center, site)
+    scale, near_one = scaled(wide[site], backend)
+    wide = (*wide[:site], near_one, *wide[site + 1 :])
+    return backend, _Ready(wide, site, scale, weight(near_one, backend), cancelled, None)
 
 
 def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, float]:

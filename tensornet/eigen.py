@@ -14,6 +14,8 @@ _log = logging.getLogger("tensornet")
 # Finding some eigenvectors by themselves costs less than finding all of them by divide and
 # conquer only where they are few.
 _FEW = 5
+# Squared length (relative) of what is left of a column at which it counts as spanned by others.
+_SPANNED = 2.0**-49
 
 
 def eigenpairs(
@@ -139,3 +141,17 @@ def low_rank_pairs(
         return None
     values, vectors = found
     return values, backend.like(basis, gram) @ vectors
+
+
+def independent_columns(gram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the positions of columns that span all columns, given their Gram matrix, ascending.
+
+    What a column has beyond the span of those chosen is at most 4e-8 of its length.
+    """
+    from scipy.linalg import lapack
+
+    lengths = np.sqrt(gram.diagonal().real)
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0.0)
+    factor = lapack.zpstrf if np.iscomplexobj(gram) else lapack.dpstrf
+    _, pivots, rank, _ = factor(inverse[:, None] * gram * inverse, tol=_SPANNED, lower=1)
+    return np.sort(pivots[: max(rank, 1)] - 1)

@@ -13,6 +13,7 @@ from tensornet.backend import Backend, dtype_name
 from tensornet.bonds import structural_bonds
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import schmidt_form
+from tensornet.chain_grams import Gathered, gathered_tails, round_gathered
 from tensornet.checks import integer
 from tensornet.errors import OptionError, complaint
 from tensornet.limits import within
@@ -83,21 +84,38 @@ class TensorSource:
 
 
 class ChainSource:
-    """A chain of cores (left, site, right) of squared norm ``weight``, in double precision."""
+    """A chain of cores (left, site, right) of squared norm ``weight``, in double precision.
 
-    def __init__(self, cores: Cores, center: int | None, weight: float, backend: Backend) -> None:
+    ``ready`` is the same chain gathered for Gram matrices, where they may be used.
+    """
+
+    def __init__(
+        self,
+        cores: Cores,
+        center: int | None,
+        weight: float,
+        backend: Backend,
+        ready: Gathered | None = None,
+    ) -> None:
         self.sites = tuple(int(core.shape[1]) for core in cores)
         self.weight = weight
-        self._cores, self._center, self._backend = cores, center, backend
+        self._cores, self._center, self._backend, self._ready = cores, center, backend, ready
 
     def tails(self, share: float, *, gentle: bool) -> Tails:  # noqa: ARG002
-        """Return the tails; a chain shows them to all digits, whatever the share."""
+        """Return the tails, to all digits where Gram matrices would say too little."""
+        if self._ready is not None and share >= _NOISY_SHARE:
+            return gathered_tails(self._ready, self._backend)
+        self._ready = None
         self._cores, spectra = schmidt_form(self._cores, self._center, self._backend)
         self._center = len(self._cores) - 1
         return tuple(tail_weights(s**2) for s in spectra)
 
     def run(self, limits: Limits) -> Swept:
         """Return the chain cut under limits."""
+        if self._ready is not None:
+            swept = round_gathered(self._ready, limits, self._backend)
+            if swept is not None:
+                return swept
         return round_cores(self._cores, self._center, limits, self._backend)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
-from tensornet.eigen import eigenpairs, low_rank_pairs
+from tensornet.eigen import eigenpairs, independent_columns, low_rank_pairs
 from tensornet.gram import gram_matrix, sampled
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
@@ -129,6 +129,23 @@ def positive_qr(a: Array, backend: Backend) -> tuple[Array, Array]:
     q, r = backend.tl.qr(a)
     phase = np.conj(unit_phase(backend.numbers(r).diagonal()))
     return q * backend.like(phase, q), backend.like(np.conj(phase), r)[:, None] * r
+
+
+def revealing_qr(a: Array, backend: Backend) -> tuple[Array, Array]:
+    """Return (Q, B) with a = Q B, where Q has no more orthonormal columns than ``a`` needs.
+
+    A wide matrix is its own B. Columns that others span to 4e-8 of their length are left out of
+    Q: less than what rounding to single precision costs.
+    """
+    m, n = (int(d) for d in a.shape)
+    if m <= n:
+        return backend.identity(m, a), a
+    columns = independent_columns(backend.numbers(backend.adjoint(a) @ a))
+    if len(columns) == n:
+        q, r = backend.tl.qr(a)
+        return q, r
+    q, _ = backend.tl.qr(a[:, backend.like(columns, a)])
+    return q, backend.adjoint(q) @ a
 
 
 def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
