@@ -91,7 +91,8 @@ def test_error_lies_between_the_largest_tail_and_the_bound(case, bond):
     m, full = decompose(layout, W, max_bond=bond)
     tail = max_tail(m.layout.fold(full), m.bond_dims)
     error = m.certificate.truncation_error
-    slack = 1e-7 * (tail + 1e-6)
+    # A Gram matrix errs by its own rounding, which counts where little is discarded.
+    slack = 1e-7 * (tail + 1e-6) + 1e-15 / max(tail, 1e-8)
     assert tail <= error + slack
     assert error <= math.sqrt(max(layout.n_sites - 1, 1)) * tail + slack
     assert m.certificate.lower_bound <= tail + slack
