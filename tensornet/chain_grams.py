@@ -17,7 +17,7 @@ import numpy as np
 
 from tensornet.backend import Backend
 from tensornet.canonical import absorb_left, absorb_right, cols_matrix, rows_matrix
-from tensornet.linalg import SideBasis, fix_signs, gram_basis, revealing_qr
+from tensornet.linalg import SideBasis, fix_signs, gram_basis, positive_qr, revealing_qr
 from tensornet.storage import weight
 from tensornet.sweep import Record, Swept, meeting_site
 from tensornet.truncation import Limits, Truncation, tail_weights
@@ -131,12 +131,15 @@ def _basis(
     span = None
     if m >= r:
         # As many columns as the rows need: the eigenproblem is that small.
-        span, rows = (rows, backend.identity(r, rows)) if isometric else backend.tl.qr(rows)
+        span, rows = (rows, backend.identity(r, rows)) if isometric else positive_qr(rows, backend)
     found = gram_basis(rows @ gram @ backend.adjoint(rows), None, rule, backend)
-    if found is None or span is None:
-        return found
+    if found is None:
+        return None
     if found.vectors is None:
-        return found if isometric else found._replace(vectors=span)
+        whole = backend.identity(m, rows) if span is None else span
+        return found if isometric else found._replace(vectors=whole)
+    if span is None:
+        return found
     return found._replace(vectors=fix_signs(span @ found.vectors, backend))
 
 

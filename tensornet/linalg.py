@@ -14,8 +14,8 @@ from tensornet.typing import Array
 
 _EPS = 2.0**-52
 # Weight (squared) below which a Gram matrix in double precision says nothing: its eigenvalues
-# err by about m * eps * trace. A certificate good to three digits needs a thousand times more.
-_GRAM_MARGIN = 1e3
+# err by about m * eps * trace at most. A certificate good to seven digits needs far more.
+_GRAM_MARGIN = 1e5
 # Of data whose own rounding noise is at least so many times the rounding of a Gram matrix,
 # nothing is lost by squaring.
 _NOISE_MARGIN = 64.0
@@ -142,9 +142,8 @@ def revealing_qr(a: Array, backend: Backend) -> tuple[Array, Array]:
         return backend.identity(m, a), a
     columns = independent_columns(backend.numbers(backend.adjoint(a) @ a))
     if len(columns) == n:
-        q, r = backend.tl.qr(a)
-        return q, r
-    q, _ = backend.tl.qr(a[:, backend.like(columns, a)])
+        return positive_qr(a, backend)
+    q, _ = positive_qr(a[:, backend.like(columns, a)], backend)
     return q, backend.adjoint(q) @ a
 
 
