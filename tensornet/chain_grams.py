@@ -17,10 +17,18 @@ import numpy as np
 
 from tensornet.backend import Backend
 from tensornet.canonical import absorb_left, absorb_right, cols_matrix, rows_matrix
-from tensornet.linalg import SideBasis, fix_signs, gram_basis, positive_qr, revealing_qr
+from tensornet.linalg import (
+    SideBasis,
+    fix_signs,
+    gram_basis,
+    has_full_rank,
+    positive_qr,
+    revealing_qr,
+    trace,
+)
 from tensornet.storage import weight
 from tensornet.sweep import Record, Swept, meeting_site
-from tensornet.truncation import Limits, Truncation, tail_weights
+from tensornet.truncation import Cut, Limits, Truncation, tail_weights
 from tensornet.typing import Array, Cores
 
 # Squared norms whose squares in turn are numbers of double precision with all their digits.
@@ -132,12 +140,17 @@ def _basis(
     if m >= r:
         # As many columns as the rows need: the eigenproblem is that small.
         span, rows = (rows, backend.identity(r, rows)) if isometric else positive_qr(rows, backend)
-    found = gram_basis(rows @ gram @ backend.adjoint(rows), None, rule, backend)
+    whole = rows @ gram @ backend.adjoint(rows)
+    size = int(whole.shape[0])
+    whole_kept = isometric and rule.allowed <= rule.noise and rule.cap >= size
+    if whole_kept and has_full_rank(whole, trace(whole, backend), rule.allowed, backend):
+        return SideBasis(None, Cut(size, 0.0), None)
+    found = gram_basis(whole, None, rule, backend)
     if found is None:
         return None
     if found.vectors is None:
-        whole = backend.identity(m, rows) if span is None else span
-        return found if isometric else found._replace(vectors=whole)
+        basis = backend.identity(m, rows) if span is None else span
+        return found if isometric else found._replace(vectors=basis)
     if span is None:
         return found
     return found._replace(vectors=fix_signs(span @ found.vectors, backend))

@@ -30,6 +30,9 @@ Tails = tuple[np.ndarray[Any, Any], ...]
 # double precision, and of narrower data, whose own noise is larger.
 _DOUBLE_SHARE = 1e-10
 _NOISY_SHARE = 1e-13
+# Where all bonds together discard this share or more for each bond, single precision is enough at
+# every one of them.
+_COARSE_SHARE = 1e-3
 
 
 class Source(Protocol):
@@ -169,7 +172,8 @@ def _fewest(source: Source, limits: Limits) -> Swept | None:
     if _cost(tails, inner) > limits.allowed:
         return None
     bonds = fewest_params(source.sites, tails, limits.allowed, limits.caps)
-    swept = source.run(_reserved(limits, tails, bonds))
+    coarse = _cost(tails, bonds) >= _COARSE_SHARE * len(limits.caps) * source.weight > 0.0
+    swept = source.run(_reserved(limits, tails, bonds, coarse))
     return swept if limits.kept(swept.record.discarded) else None
 
 
@@ -224,10 +228,10 @@ def _size(sites: Sequence[int], inner: Sequence[int]) -> int:
     return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
 
 
-def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...]) -> Limits:
+def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...], coarse: bool) -> Limits:
     """Return limits that keep the bonds affordable, and let later ones use what is left over."""
     costs = (float(tail[min(b, len(tail) - 1)]) for tail, b in zip(tails, bonds, strict=True))
-    return replace(limits, caps=(1, *bonds, 1), reserve=(0.0, *costs, 0.0))
+    return replace(limits, caps=(1, *bonds, 1), reserve=(0.0, *costs, 0.0), coarse=coarse)
 
 
 def _cost(tails: Tails, bonds: Sequence[int]) -> float:

@@ -79,13 +79,14 @@ def projected(vectors: Array, a: Array, backend: Backend, *, tall: bool = False)
 
 
 def sampled(a: Array) -> Array:
-    """Return 2 m evenly spaced columns of a wide matrix (m, n), or all where there are fewer.
+    """Return 3 m / 2 evenly spaced columns of a wide matrix (m, n), or all that there are.
 
     The step is odd: in a folded matrix even steps would always meet the same last sites.
     """
     m, n = (int(d) for d in a.shape)
-    step = max((n // (2 * m) - 1) // 2 * 2 + 1, 1)
-    return a[:, : 2 * m * step : step]
+    count = m + (m + 1) // 2
+    step = max((n // count - 1) // 2 * 2 + 1, 1)
+    return a[:, : count * step : step]
 
 
 def _blocks(n: int, width: int, a: Array, backend: Backend) -> Iterator[slice]:

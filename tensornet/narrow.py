@@ -38,8 +38,10 @@ def narrow_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -
     """
     m, n = (int(d) for d in a.shape)
     hopeless = rule.cap >= m and (lossless or rule.forced)
-    if dtype_name(a) in NARROW and not hopeless and min(m, n) >= _WORTHWHILE:
-        count = min(rule.cap, m, n) if lossless or rule.forced else None
+    worthwhile = min(m, n) >= _WORTHWHILE or rule.coarse
+    if dtype_name(a) in NARROW and not hopeless and worthwhile:
+        capped = lossless or rule.forced or rule.coarse
+        count = min(rule.cap, m, n) if capped else None
         found = _tall(a, rule, count, backend) if m > n else _wide(a, rule, count, backend)
         if found is not None:
             return found
@@ -65,7 +67,7 @@ def single_basis(
     cut = rule.cut(values, max(total - float(values.sum()), 0.0))
     if cut.kept == int(gram.shape[0]):
         return SideBasis(None, Cut(cut.kept, 0.0), values)
-    if not 0.0 < SAFE_SHARE * total < cut.discarded:
+    if not rule.coarse and not 0.0 < SAFE_SHARE * total < cut.discarded:
         return None
     vectors = fix_signs(polished(vectors[:, : cut.kept], backend), backend)
     return SideBasis(vectors, cut, values)

@@ -72,9 +72,23 @@ def tensor_spectra(
         for depth in range(len(side) - 1, 0, -1):
             host = _traced(host, side[depth] if left else side[-1 - depth], left=left)
             outer = depth if left else len(sites) - depth
-            weights[outer] = np.maximum(np.linalg.eigvalsh(host)[::-1], 0.0)
+            squares, vectors = np.linalg.eigh(host)
+            weights[outer] = np.maximum(squares[::-1], 0.0)
+            known[outer] = _known(host, weights[outer], vectors[:, ::-1].copy(), gram, backend)
     tails = tuple(tail_weights(weights[bond]) for bond in range(1, len(sites)))
     return Spectra(tails, known)
+
+
+def _known(
+    host: np.ndarray[Any, Any],
+    weights: np.ndarray[Any, Any],
+    vectors: np.ndarray[Any, Any],
+    like: Array,
+    backend: Backend,
+) -> Known:
+    """Return what is known of an outer bond, in the precision of the Gram matrix it came from."""
+    outer, basis = (backend.cast(backend.like(a, like), dtype_name(like)) for a in (host, vectors))
+    return Known(outer, (weights, basis))
 
 
 def _gram(a: Array, single: bool, backend: Backend) -> Array:

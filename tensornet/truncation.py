@@ -33,6 +33,8 @@ class Truncation:
     noise : float
         Squared weight (absolute) that is rounding noise of the data: digits of discarded
         weights below it mean nothing.
+    coarse : bool
+        Whether single precision is enough, because much more is cut at other bonds.
 
     Examples
     --------
@@ -44,6 +46,7 @@ class Truncation:
     allowed: float = 0.0
     forced: bool = False
     noise: float = 0.0
+    coarse: bool = False
 
     def cut(self, weights: np.ndarray[Any, Any], rest: float = 0.0) -> Cut:
         """Return the cut of squared singular values given in descending order.
@@ -86,6 +89,8 @@ class Limits:
         Keep the caps whatever the weights.
     reserve : tuple of float
         For each of the n + 1 bonds, weight set aside for it out of ``allowed``.
+    coarse : bool
+        Whether so much is cut that single precision is enough at every bond.
 
     Examples
     --------
@@ -99,6 +104,7 @@ class Limits:
     noise: float = 0.0
     forced: bool = False
     reserve: tuple[float, ...] = ()
+    coarse: bool = False
 
     @property
     def lossless(self) -> bool:
@@ -112,7 +118,7 @@ class Limits:
         left = len(self.caps) - 2 - len(discarded)
         share = (self.allowed - sum(reserve) - spent) / left
         allowed = max(reserve[bond] + share, self.noise)
-        return Truncation(self.caps[bond], allowed, self.forced, self.noise)
+        return Truncation(self.caps[bond], allowed, self.forced, self.noise, self.coarse)
 
     def kept(self, discarded: Mapping[int, float]) -> bool:
         """Return whether the discarded weights together stay within the budget."""
