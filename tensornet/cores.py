@@ -17,7 +17,7 @@ from tensornet.storage import in_double, scaled, weight
 from tensornet.typing import Array, Cores
 
 # Elements of a matrix that are compared at a time.
-_BLOCK = 2**22
+_BLOCK = 2**20
 
 
 def validate(cores: object, n_dims: int) -> Cores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,20 @@ def test_blocks_change_nothing(monkeypatch):
 def test_samples_take_odd_steps():
     assert sampled(np.arange(2.0 * 40).reshape(2, 40))[0].tolist() == [0.0, 13.0, 26.0]
     assert sampled(np.ones((3, 5))).shape == (3, 5)
+
+
+@pytest.mark.parametrize("size", [(1024, 4096), (2048, 2750)])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_peak_of_memory_is_below_three_times_the_matrix(size, library):
+    W = np.random.default_rng(0).standard_normal(size, dtype="float32")
+    given = W if library == "numpy" else torch.from_numpy(W)
+    tn.mpo(given, max_bond=16)
+    tracemalloc.start()
+    m = tn.mpo(given, max_bond=16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert m.layout.padded == (size[1] == 2750)
+    assert peak < 2 * W.nbytes  # beside the matrix itself
 
 
 @pytest.mark.real_model
