@@ -48,6 +48,40 @@ def _known(bond: int | None) -> int:
     return 1 if bond is None else bond
 
 
+def chain_params(sites: Sequence[int], inner: Sequence[int]) -> int:
+    """Return the number of parameters of a chain with these inner bonds.
+
+    Examples
+    --------
+    >>> chain_params((3, 4, 3), (2, 2))
+    28
+    """
+    bonds = (1, *inner, 1)
+    return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
+
+
+def even_bonds(sites: Sequence[int], caps: Sequence[int], max_params: int) -> tuple[int, ...]:
+    """Return the n - 1 inner bonds under the largest cap for all that a budget allows.
+
+    ``caps`` are n + 1 largest bonds. Where not even bonds of 1 fit, these come back.
+
+    Examples
+    --------
+    >>> even_bonds((4, 4, 4), (1, 4, 4, 1), 40)
+    (2, 2)
+    """
+
+    def under(cap: int) -> tuple[int, ...]:
+        return structural_bonds(sites, [min(cap, c) for c in caps[1:-1]])[1:-1]
+
+    low, high = 1, max(caps)
+    while low < high:
+        cap = (low + high + 1) // 2
+        fits = chain_params(sites, under(cap)) <= max_params
+        low, high = (cap, high) if fits else (low, cap - 1)
+    return under(low)
+
+
 def requested_bonds(
     site_dims: Sequence[int], max_bond: object = None, bonds: Bonds = None
 ) -> tuple[int, ...]:

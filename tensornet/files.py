@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,35 @@ def write(data: bytes, target: Path) -> None:
     FileAccessError
         If the operating system refuses; an existing file is then unchanged.
     """
-    aside = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    write_chunks([data], target)
+
+
+def write_chunks(
+    chunks: Iterable[bytes], target: Path, folder: Path | None = None, argument: str = "path"
+) -> None:
+    """Write a file piece by piece; it is either there as a whole or not at all.
+
+    Until then its bytes are in ``folder``, on the same disk; beside the target without it.
+    ``argument`` is what messages call the target.
+
+    Raises
+    ------
+    FileAccessError
+        If the operating system refuses; an existing file is then unchanged. What ``chunks``
+        raises ends the writing in the same way.
+    """
+    aside = (folder or target.parent) / f".{secrets.token_hex(8)}.tmp"
     try:
         with aside.open("xb") as file:
-            file.write(data)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
             aside.chmod(stat.S_IMODE(target.stat().st_mode))
         aside.replace(target)
     except OSError as error:
-        raise _refused("path", "be a file that can be written", target, error) from error
+        raise _refused(argument, "be a file that can be written", target, error) from error
     finally:
         aside.unlink(missing_ok=True)
 

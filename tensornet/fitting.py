@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.bonds import structural_bonds
+from tensornet.bonds import chain_params, even_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import schmidt_form
 from tensornet.chain_grams import Gathered, gathered_tails, round_gathered
@@ -198,34 +198,22 @@ def _alike(
     sites: Sequence[int], tails: Tails, max_params: int, caps: Sequence[int]
 ) -> tuple[int, ...]:
     """Return inner bonds under one cap for all, and then raised where that gains most."""
-    cap = 1
-    while cap < max(caps) and _size(sites, _capped(sites, caps, cap + 1)) <= max_params:
-        cap += 1
-    inner = _capped(sites, caps, cap)
+    inner = even_bonds(sites, caps, max_params)
     while True:
         options = [
             (tails[k][b] - tails[k][b + 1], k)
             for k, b in enumerate(inner)
             if b < caps[k + 1]
             and b + 1 < len(tails[k])
-            and _size(sites, _raised(inner, k)) <= max_params
+            and chain_params(sites, _raised(inner, k)) <= max_params
         ]
         if not options or max(options)[0] <= 0.0:
             return inner
         inner = _raised(inner, max(options)[1])
 
 
-def _capped(sites: Sequence[int], caps: Sequence[int], cap: int) -> tuple[int, ...]:
-    return structural_bonds(sites, [min(c, cap) for c in caps[1:-1]])[1:-1]
-
-
 def _raised(inner: tuple[int, ...], k: int) -> tuple[int, ...]:
     return (*inner[:k], inner[k] + 1, *inner[k + 1 :])
-
-
-def _size(sites: Sequence[int], inner: Sequence[int]) -> int:
-    bonds = (1, *inner, 1)
-    return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
 
 
 def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...], coarse: bool) -> Limits:

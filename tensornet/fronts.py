@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
+from tensornet.bonds import chain_params
 from tensornet.budget import frontier
 from tensornet.fitting import TensorSource
 from tensornet.layout import MatrixLayout
@@ -103,18 +104,6 @@ def front_of_mpo(network: MPO) -> Front:
     norm = float(np.linalg.norm(spectra[0]))
     tails = (tail_weights((s / norm) ** 2 if norm else 0.0 * s) for s in spectra)
     return Front(network.layout, norm, tuple(cleaned(tail, 0.0, 0.0) for tail in tails))
-
-
-def chain_params(sites: Sequence[int], inner: Sequence[int]) -> int:
-    """Return the number of parameters of a chain with these inner bonds.
-
-    Examples
-    --------
-    >>> chain_params((3, 4, 3), (2, 2))
-    28
-    """
-    bonds = (1, *inner, 1)
-    return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
 
 
 def first_true(test: Callable[[int], bool], last: int) -> int:

@@ -19,7 +19,7 @@ from tensornet.limits import make_limits
 from tensornet.linalg import thin_svd
 from tensornet.metric_bonds import fewest, guide_for
 from tensornet.metric_starts import best_start
-from tensornet.single import Made, Request, _factors, _gauged, decompose_tensor, requested_caps
+from tensornet.single import Made, Request, decompose_tensor, gauged, requested_caps, scale_factors
 from tensornet.storage import divided, narrowed, scaled, weight
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array, Cores
@@ -80,8 +80,8 @@ def decompose_metric(
         storage = made.certificate.storage_error
         return made._replace(certificate=_certified(made.cores, task, storage, (), 0.0))
     fit, least = _closed(task, site) if site is not None else (_alternated(task), 0.0)
-    cores, center = _gauged(fit.cores, fit.center, request.gauge, backend)
-    stored, storage = narrowed(cores, dtype, backend, _factors(len(cores), center, scale))
+    cores, center = gauged(fit.cores, fit.center, request.gauge, backend)
+    stored, storage = narrowed(cores, dtype, backend, scale_factors(len(cores), center, scale))
     certificate = _certified(stored, task, storage, fit.history, least)
     _keep_promise(certificate, request.rtol)
     return Made(stored, center, certificate)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensornet.als import Fit
 from tensornet.backend import Backend
-from tensornet.bonds import structural_bonds
+from tensornet.bonds import chain_params, even_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
 from tensornet.errors import ToleranceError, complaint
 from tensornet.truncation import tail_weights
@@ -52,11 +52,8 @@ class Guide(NamedTuple):
 
     def even(self, max_params: int) -> tuple[int, ...]:
         """Return n + 1 bonds as equal as possible, none of which could be raised by one."""
-        low, high = 1, max(self.caps)
-        while low < high:
-            cap = (low + high + 1) // 2
-            low, high = (cap, high) if self._fits(self._under(cap), max_params) else (low, cap - 1)
-        return self._filled(self._under(low), max_params)
+        inner = even_bonds(self.site_dims, self.caps, max_params)
+        return self._filled((1, *inner, 1), max_params)
 
     def _filled(self, bonds: tuple[int, ...], max_params: int) -> tuple[int, ...]:
         """Return the bonds after raising one after the other while the budget allows it."""
@@ -67,16 +64,10 @@ class Guide(NamedTuple):
                 more = structural_bonds(
                     self.site_dims, [*bonds[1:k], bonds[k] + 1, *bonds[k + 1 : -1]]
                 )
-                if bonds[k] < more[k] <= self.caps[k] and self._fits(more, max_params):
+                fits = chain_params(self.site_dims, more[1:-1]) <= max_params
+                if fits and bonds[k] < more[k] <= self.caps[k]:
                     bonds, raised = more, True
         return bonds
-
-    def _under(self, cap: int) -> tuple[int, ...]:
-        return structural_bonds(self.site_dims, [min(cap, c) for c in self.caps[1:-1]])
-
-    def _fits(self, bonds: Sequence[int], max_params: int) -> bool:
-        sizes = zip(bonds[:-1], self.site_dims, bonds[1:], strict=True)
-        return sum(math.prod(size) for size in sizes) <= max_params
 
 
 def guide_for(tensor: Array, caps: tuple[int, ...], total: float, backend: Backend) -> Guide:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.bonds import chain_params
 from tensornet.budget import fewest_params, least_error
 from tensornet.candidates import Candidate, SearchResult, multiply_adds, ranked, table_warning
 from tensornet.checks import array, describe, integer, tolerance
 from tensornet.decompose import mpo
 from tensornet.errors import FormatWarning, OptionError, ShapeError, complaint
-from tensornet.fronts import SHARE, Front, chain_params, front_of
+from tensornet.fronts import SHARE, Front, front_of
 from tensornet.gram import row_weights
 from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.linalg import thin_svd

@@ -66,8 +66,8 @@ def decompose_under(
     limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
     source = TensorSource(near_one, total, limits.noise, backend)
     swept = fitted(source, limits, request.rtol, request.max_params)
-    cores, center = _gauged(swept.cores, swept.center, request.gauge, backend)
-    factors = _factors(len(cores), center, scale)
+    cores, center = gauged(swept.cores, swept.center, request.gauge, backend)
+    factors = scale_factors(len(cores), center, scale)
     stored, storage = narrowed(cores, dtype, backend, factors, fresh=fresh)
     if any(swept.record.discarded.values()):
         # Parts of the work may have been done in the narrow type already.
@@ -112,7 +112,8 @@ def _identity(tensor: Array, caps: tuple[int, ...], request: Request, norm: floa
     return Made(tuple(backend.own(core) for core in cores), center, certificate)
 
 
-def _gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
+def gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
+    """Return the cores in a gauge, and where the norm sits then (None: nowhere alone)."""
     n = len(cores)
     if gauge == "symmetric":
         return symmetric(in_double(cores)[1], center, backend), None
@@ -127,7 +128,7 @@ def _rounding(dtype: str, n_sites: int) -> float:
     return 0.0 if dtype in DOUBLE else storage_error(dtype, n_sites)
 
 
-def _factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:
+def scale_factors(n: int, center: int | None, scale: float) -> tuple[float, ...]:
     """Return by how much each core is multiplied to give the data their scale back."""
     if center is not None or n == 1:
         return tuple(scale if k == (center or 0) else 1.0 for k in range(n))

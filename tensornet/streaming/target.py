@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tensornet import files
 from tensornet.errors import FileAccessError, complaint
 from tensornet.streaming.source import span
 
@@ -42,25 +41,19 @@ def write_pieces(
         existing file is then unchanged.
     """
     listed = list(pieces)
-    aside = (folder or target.parent) / f".{secrets.token_hex(8)}.tmp"
-    try:
-        with aside.open("xb") as file:
-            file.write(_header(listed, metadata))
-            for piece in listed:
-                written = sum(file.write(chunk) for chunk in piece.chunks())
-                if written != piece.n_bytes:
-                    expected = f"have {piece.n_bytes} bytes"
-                    raise FileAccessError(complaint(piece.name, expected, written))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
-    except FileAccessError:  # of the source, whose bytes are copied
-        raise
-    except OSError as error:
-        given = f"{target} ({error.strerror})"
-        raise FileAccessError(complaint("out", "be a file that can be written", given)) from error
-    finally:
-        aside.unlink(missing_ok=True)
+    files.write_chunks(_bytes(listed, metadata), target, folder, "out")
+
+
+def _bytes(pieces: list[Piece], metadata: Mapping[str, str]) -> Iterator[bytes]:
+    yield _header(pieces, metadata)
+    for piece in pieces:
+        written = 0
+        for chunk in piece.chunks():
+            written += len(chunk)
+            yield chunk
+        if written != piece.n_bytes:
+            expected = f"have {piece.n_bytes} bytes"
+            raise FileAccessError(complaint(piece.name, expected, written))
 
 
 def copied(path: Path, start: int, stop: int) -> Iterator[bytes]:
