@@ -20,11 +20,13 @@ from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.linear import MPOLinear
-from mpobert_plugin.norm import MPOLayerNorm, MPONormBank
+from mpobert_plugin.merge import merge, merge_with_report
+from mpobert_plugin.norm import MPOLayerNorm, MPONormBank, MPORMSNorm
 from mpobert_plugin.persistence import load_state_dict, register
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.presets import build
+from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
 
 register()
@@ -36,6 +38,8 @@ __all__ = [
     "MPOLayerNorm",
     "MPOLinear",
     "MPONormBank",
+    "MPORMSNorm",
+    "MergeReport",
     "ParameterReport",
     "account",
     "assert_shared",
@@ -48,5 +52,7 @@ __all__ = [
     "from_albert",
     "load_state_dict",
     "make_plan",
+    "merge",
+    "merge_with_report",
     "set_cache",
 ]

@@ -13,7 +13,7 @@ from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.guard import install_guard
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names
-from mpobert_plugin.norm import MPOLayerNorm, MPONormBank
+from mpobert_plugin.norm import MPOLayerNorm, MPONormBank, MPORMSNorm
 from mpobert_plugin.parts import beside_of
 from mpobert_plugin.runtime import Banks, install_hooks
 from mpobert_plugin.stacked import StackedBank
@@ -117,7 +117,8 @@ def _readers(banks: Banks, plan: ConversionPlan, layer: int) -> dict[str, nn.Mod
         if isinstance(bank, MPOBank):
             readers[role] = MPOLinear(bank, layer)
         elif isinstance(bank, MPONormBank):
-            readers[role] = MPOLayerNorm(bank, layer)
+            kind = MPORMSNorm if bank.spec.kind == "rms" else MPOLayerNorm
+            readers[role] = kind(bank, layer)
     return readers
 
 

@@ -10,13 +10,12 @@ from mpobert_plugin.errors import ConfigError, ConversionError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import nn
-
     from mpobert_plugin.config import MPOConfig
+    from mpobert_plugin.host_matrix import HostMatrix
 
 
 def choose_layout(
-    role: str, linears: Mapping[str, nn.Linear], config: MPOConfig
+    role: str, linears: Mapping[str, HostMatrix], config: MPOConfig
 ) -> tn.MatrixLayout:
     """Return the layout of the matrices of a role.
 
@@ -24,8 +23,8 @@ def choose_layout(
     ----------
     role : str
         Name of the role.
-    linears : mapping of str to torch.nn.Linear
-        The linear layers of the role by their full names.
+    linears : mapping of str to HostMatrix
+        The matrices of the role by the full names of their modules.
     config : MPOConfig
         Its `shapes` and `n` are used.
 
@@ -43,7 +42,8 @@ def choose_layout(
     --------
     >>> from torch import nn
     >>> from mpobert_plugin.config import MPOConfig
-    >>> linears = {"layer.0.query": nn.Linear(8, 8)}
+    >>> from mpobert_plugin.host_matrix import HostMatrix
+    >>> linears = {"layer.0.query": HostMatrix(nn.Linear(8, 8))}
     >>> choose_layout("query", linears, MPOConfig(n=3)).row_dims
     (2, 2, 2)
     """
@@ -63,7 +63,7 @@ def choose_layout(
         ) from error
 
 
-def check_shape_keys(config: MPOConfig, targets: Mapping[str, Mapping[str, nn.Linear]]) -> None:
+def check_shape_keys(config: MPOConfig, targets: Mapping[str, Mapping[str, HostMatrix]]) -> None:
     """Refuse keys of `shapes` that are neither a role nor a size of the model.
 
     Parameters

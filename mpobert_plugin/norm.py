@@ -1,4 +1,4 @@
-"""LayerNorms whose weights and biases a bank holds."""
+"""LayerNorms and RMS norms whose weights and biases a bank holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MPONormBank(StackedBank):
-    """Weights and biases of the LayerNorms of one role.
+    """Weights, and biases where there are some, of the norms of one role.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class MPONormBank(StackedBank):
         Returns
         -------
         dict of str to sequence of int
-            The same layer map twice.
+            The same layer map for each.
         """
         return dict.fromkeys(self.tensors(), self.spec.slices)
 
@@ -56,11 +56,12 @@ class MPONormBank(StackedBank):
 
         Returns
         -------
-        sequence of (Tensor, Tensor)
+        sequence of (Tensor, Tensor or None)
             In the order of the layers.
         """
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        weights, biases = (tensor.clone().unbind(0) for tensor in self.tensors().values())
+        weights, *rest = (tensor.clone().unbind(0) for tensor in self.tensors().values())
+        biases = rest[0] if rest else (None,) * len(weights)
         return [(weights[k], biases[k]) for k in self.spec.slices]
 
     def extra_repr(self) -> str:
@@ -123,3 +124,59 @@ class MPOLayerNorm(Reader):
             One line.
         """
         return f"{self.normalized_shape}, eps={self.eps}, bank={self.role!r}, layer={self.layer}"
+
+
+class MPORMSNorm(Reader):
+    """An RMS norm over the last axis that reads its weight from a bank.
+
+    It computes what Llama's norm does, step by step: the root mean square in float32, and the
+    product with the weight in the element type of the input.
+
+    Parameters
+    ----------
+    bank : MPONormBank
+        Owner of the weights.
+    layer : int
+        Number of the layer.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.spec import NormSpec
+    >>> bank = MPONormBank(NormSpec("ffn_norm", 4, 0.0, slices=(0, 0), kind="rms"))
+    >>> _ = torch.nn.init.ones_(bank.weight)
+    >>> MPORMSNorm(bank, 1)(torch.tensor([1.0, 7.0, 5.0, 5.0])).tolist()
+    [0.2, 1.4, 1.0, 1.0]
+    """
+
+    def __init__(self, bank: MPONormBank, layer: int) -> None:
+        super().__init__(bank, layer)
+        self.variance_epsilon = bank.spec.eps
+        self.role = bank.spec.role
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized input.
+
+        Parameters
+        ----------
+        x : Tensor
+            (..., features).
+
+        Returns
+        -------
+        Tensor
+            Same shape.
+        """
+        weight, _ = self.values_beside(x)
+        wide = x.to(torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        return weight * (wide * torch.rsqrt(variance + self.variance_epsilon)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return eps, role and layer for printing.
+
+        Returns
+        -------
+        str
+            One line.
+        """
+        return f"eps={self.variance_epsilon}, bank={self.role!r}, layer={self.layer}"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, cast
 from torch import nn
 
 from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.host_matrix import MATRIX_CLASSES, HostMatrix
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
-from mpobert_plugin.plain import check_plain
+from mpobert_plugin.plain import check_plain, check_rms
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 
@@ -37,7 +39,7 @@ def beside_of(model: PreTrainedModel, path: str) -> nn.Linear | None:
     module = module_beside(model, path)
     if module is None:
         return None
-    check_plain(prefix_of(model) + path, module, nn.Linear)
+    check_plain(prefix_of(model) + path, module, (nn.Linear,))
     return cast("nn.Linear", module)
 
 
@@ -97,8 +99,8 @@ def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
     return found
 
 
-def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
-    """Return the linear layer of a role in each layer, by its full name.
+def linears_of(model: PreTrainedModel, role: str) -> dict[str, HostMatrix]:
+    """Return the matrix of a role in each layer, by the full name of its module.
 
     Parameters
     ----------
@@ -109,22 +111,22 @@ def linears_of(model: PreTrainedModel, role: str) -> dict[str, nn.Linear]:
 
     Returns
     -------
-    dict of str to torch.nn.Linear
-        In the order of the layers.
+    dict of str to HostMatrix
+        In the order of the layers; W is (out x in), whatever the host stores.
 
     Raises
     ------
     ConversionError
-        When one of them is not a plain linear layer.
+        When one of them is neither a plain linear layer nor a plain ``Conv1D``.
     """
     modules = modules_at(model, family_of(model).matrices[role])
     for name, module in modules.items():
-        check_plain(name, module, nn.Linear)
-    return cast("dict[str, nn.Linear]", modules)
+        check_plain(name, module, MATRIX_CLASSES)
+    return {name: HostMatrix(module) for name, module in modules.items()}
 
 
-def norms_of(model: PreTrainedModel, role: str) -> dict[str, nn.LayerNorm]:
-    """Return the LayerNorm of a role in each layer, by its full name.
+def norms_of(model: PreTrainedModel, role: str) -> dict[str, nn.Module]:
+    """Return the norm of a role in each layer, by its full name.
 
     Parameters
     ----------
@@ -135,19 +137,49 @@ def norms_of(model: PreTrainedModel, role: str) -> dict[str, nn.LayerNorm]:
 
     Returns
     -------
-    dict of str to torch.nn.LayerNorm
+    dict of str to torch.nn.Module
         In the order of the layers.
 
     Raises
     ------
     ConversionError
-        When one of them is not a plain LayerNorm with weight and bias.
+        When one of them is not a plain LayerNorm with weight and bias, or not a plain RMS norm in
+        a family that has these.
     """
-    modules = modules_at(model, family_of(model).norms[role])
+    family = family_of(model)
+    modules = modules_at(model, family.norms[role])
     for name, module in modules.items():
-        check_plain(name, module, nn.LayerNorm)
-        if module.bias is None:
+        if family.norm_kind == "rms":
+            check_rms(name, module)
+            continue
+        check_plain(name, module, (nn.LayerNorm,))
+        axes = len(cast("nn.LayerNorm", module).normalized_shape)
+        if module._parameters["bias"] is None or axes != 1:
             raise ConversionError(
-                f"{name} must be a LayerNorm with weight and bias, got one without bias."
+                f"{name} must be a LayerNorm with weight and bias over the last axis, got one over "
+                f"{axes} axes with {' and '.join(n for n, _ in module.named_parameters())}."
             )
-    return cast("dict[str, nn.LayerNorm]", modules)
+    return modules
+
+
+def norm_sizes(norm: nn.Module) -> tuple[int, float]:
+    """Return the number of features of a norm and what it adds to the variance.
+
+    Parameters
+    ----------
+    norm : torch.nn.Module
+        A LayerNorm or an RMS norm, as `norms_of` returns it.
+
+    Returns
+    -------
+    tuple of (int, float)
+        Size and eps.
+
+    Examples
+    --------
+    >>> norm_sizes(nn.LayerNorm(8, eps=1e-6))
+    (8, 1e-06)
+    """
+    eps = norm.eps if isinstance(norm, nn.LayerNorm) else norm.variance_epsilon
+    weight = norm._parameters["weight"]
+    return int(cast("Tensor", weight).numel()), float(cast("float", eps))

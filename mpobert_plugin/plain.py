@@ -8,8 +8,11 @@ import torch
 from torch import nn
 
 from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.host_matrix import HostMatrix, is_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 # torch keeps every kind of hook of a module in a dictionary of its own.
@@ -26,7 +29,7 @@ _HOOKS = {
 _REMEDY = "Convert the model before other code or another library changes its layers."
 
 
-def check_plain(name: str, module: nn.Module, kind: type[nn.Module]) -> None:
+def check_plain(name: str, module: nn.Module, kinds: Sequence[type[nn.Module]]) -> None:
     """Refuse a module that a reader of a bank could not stand for.
 
     Hooks and a forward of its own would be lost with the module; a subclass, a parametrization or
@@ -38,8 +41,8 @@ def check_plain(name: str, module: nn.Module, kind: type[nn.Module]) -> None:
         Full name, for the message.
     module : torch.nn.Module
         The module that is to be replaced.
-    kind : type
-        Class that it must have, ``nn.Linear`` or ``nn.LayerNorm``.
+    kinds : sequence of type
+        Classes of which it must have one, such as ``nn.Linear``; the first is told in messages.
 
     Raises
     ------
@@ -48,15 +51,53 @@ def check_plain(name: str, module: nn.Module, kind: type[nn.Module]) -> None:
 
     Examples
     --------
-    >>> check_plain("pooler", nn.Linear(3, 2), nn.Linear)
+    >>> check_plain("pooler", nn.Linear(3, 2), (nn.Linear,))
     """
-    if type(module) is not kind:
-        word = "linear layer" if kind is nn.Linear else kind.__name__
+    if type(module) not in kinds:
+        word = "linear layer" if kinds[0] is nn.Linear else kinds[0].__name__
         raise ConversionError(
             f"{name} must be a plain {word}, got {type(module).__name__}. {_REMEDY}"
         )
     check_forward(name, module)
-    _check_parameters(name, module)
+    _check_parameters(name, module, ("bias", "weight"))
+    _check_shape(name, module)
+    _check_hooks(name, module)
+
+
+def check_rms(name: str, module: nn.Module) -> None:
+    """Refuse a module that is no RMS norm as Llama has it, or that a reader could not stand for.
+
+    transformers writes the class anew for every model, so that it is known by what it has.
+
+    Parameters
+    ----------
+    name : str
+        Full name, for the message.
+    module : torch.nn.Module
+        The module that is to be replaced.
+
+    Raises
+    ------
+    ConversionError
+        When it is something else, has hooks, a forward or parameters of its own kind.
+
+    Examples
+    --------
+    >>> from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    >>> check_rms("layers.0.input_layernorm", LlamaRMSNorm(4))
+    """
+    kind = type(module)
+    own = kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")
+    if not own or not hasattr(module, "variance_epsilon"):
+        raise ConversionError(
+            f"{name} must be a plain RMS norm of transformers, got {kind.__name__}. {_REMEDY}"
+        )
+    check_forward(name, module)
+    _check_parameters(name, module, ("weight",))
+    _check_hooks(name, module)
+
+
+def _check_hooks(name: str, module: nn.Module) -> None:
     for store, what in _HOOKS.items():
         if vars(module).get(store):
             raise ConversionError(f"{name} must have no hooks, got a {what}. {_REMEDY}")
@@ -94,14 +135,12 @@ def check_forward(name: str, module: nn.Module) -> None:
     )
 
 
-def _check_parameters(name: str, module: nn.Module) -> None:
+def _check_parameters(name: str, module: nn.Module, expected: Sequence[str]) -> None:
     names = sorted({**module._parameters, **module._buffers, **module._modules})
-    if names != ["bias", "weight"] or not isinstance(
-        module._parameters.get("weight"), torch.Tensor
-    ):
+    if names != list(expected) or not isinstance(module._parameters.get("weight"), torch.Tensor):
         raise ConversionError(
-            f"{name} must have the parameters weight and bias alone, got {', '.join(names)}, as "
-            f"pruning and weight norms leave them. {_REMEDY}"
+            f"{name} must have the parameters {' and '.join(reversed(expected))} alone, got "
+            f"{', '.join(names)}, as pruning and weight norms leave them. {_REMEDY}"
         )
     for kind, parameter in module.named_parameters(recurse=False):
         if type(parameter) is not nn.Parameter:
@@ -114,8 +153,13 @@ def _check_parameters(name: str, module: nn.Module) -> None:
                 f"{name}.{kind} must have no hooks on its gradient, got one. Convert the model "
                 "first and register it on the tensor of the bank."
             )
-    if isinstance(module, nn.Linear):
-        expected: tuple[int, ...] = (module.out_features, module.in_features)
+
+
+def _check_shape(name: str, module: nn.Module) -> None:
+    if is_matrix(module):
+        matrix = HostMatrix(module)
+        expected: tuple[int, ...] = (matrix.out_features, matrix.in_features)
+        expected = expected[::-1] if matrix.transposed else expected
     else:
         expected = tuple(cast("nn.LayerNorm", module).normalized_shape)
     shape = tuple(cast("Tensor", module.weight).shape)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.errors import ConfigError, ConversionError, TargetError, did_you_mean
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
@@ -17,7 +15,7 @@ from mpobert_plugin.locate import (
     prefix_of,
     uses_of_layers,
 )
-from mpobert_plugin.parts import beside_of, linears_of, module_beside, norms_of
+from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
@@ -27,9 +25,11 @@ from mpobert_plugin.ties import check_ties
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import nn
     from transformers import PreTrainedModel
 
     from mpobert_plugin.families import Family
+    from mpobert_plugin.host_matrix import HostMatrix
     from mpobert_plugin.sharing import Policy
 
 
@@ -121,7 +121,7 @@ def _bank_specs(
     check_shape_keys(config, targets)
     for role, linears in targets.items():
         layout = choose_layout(role, linears, config)
-        weights = [linear.weight for linear in linears.values()]
+        weights = [linear.parameter for linear in linears.values()]
         biases = [linear.bias for linear in linears.values()]
         central = _slices(config.sharing, weights, n_layers, "sharing")
         own = tuple(range(n_layers))
@@ -158,7 +158,7 @@ def _beside_specs(
     return tuple(specs)
 
 
-def _rank(named: tuple[str, nn.Linear], config: MPOConfig) -> int:
+def _rank(named: tuple[str, nn.Linear | HostMatrix], config: MPOConfig) -> int:
     """Return the rank of an adapter after comparing it with the matrix that it adds to."""
     name, linear = named
     rank: int = config.adapter_rank
@@ -174,14 +174,15 @@ def _rank(named: tuple[str, nn.Linear], config: MPOConfig) -> int:
 
 def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
     specs = []
+    kind = family_of(model).norm_kind
     for role in family_of(model).norms:
         norms = norms_of(model, role)
-        sizes = {name: (*norm.normalized_shape, norm.eps) for name, norm in norms.items()}
-        _same(sizes, "LayerNorm")
+        sizes = {name: norm_sizes(norm) for name, norm in norms.items()}
+        _same(sizes, "size and eps of its norm")
         size, eps = next(iter(sizes.values()))
-        weights = [norm.weight for norm in norms.values()]
+        weights = [norm._parameters["weight"] for norm in norms.values()]
         slices = _slices(config.share_norm, weights, n_layers, "share_norm")
-        specs.append(NormSpec(role, int(size), float(eps), slices))
+        specs.append(NormSpec(role, size, eps, slices, kind))
     return tuple(specs)
 
 
@@ -250,7 +251,7 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
     return adapted
 
 
-def _has_bias(linears: Mapping[str, nn.Linear]) -> bool:
+def _has_bias(linears: Mapping[str, HostMatrix]) -> bool:
     _same({name: linear.bias is not None for name, linear in linears.items()}, "bias")
     return next(iter(linears.values())).bias is not None
 

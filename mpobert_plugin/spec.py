@@ -17,6 +17,7 @@ from mpobert_plugin.fields import (
     layer_slices,
     number,
     positive,
+    word,
     words,
 )
 from mpobert_plugin.sharing import LayerMap, encode
@@ -24,6 +25,7 @@ from mpobert_plugin.sharing import LayerMap, encode
 _SIZES = ("role", "rows", "cols", "row_dims", "col_dims", "bond_dims")
 _MAPS = ("central", "auxiliary", "bias")
 _ADAPTER = ("adapter_rank", "adapter_alpha")
+NORM_KINDS = ("layer", "rms")
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class BankSpec:
 
 @dataclass(frozen=True)
 class NormSpec:
-    """Size and layer map of the LayerNorms of one role.
+    """Size, kind and layer map of the norms of one role.
 
     Parameters
     ----------
@@ -220,12 +222,15 @@ class NormSpec:
         Number added to the variance.
     slices : tuple of int
         Slice of weight and bias that each layer uses.
+    kind : str
+        'layer' for a LayerNorm, 'rms' for an RMS norm, which has no bias.
     """
 
     role: str
     size: int
     eps: float
     slices: LayerMap
+    kind: str = "layer"
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of the stacked weight and bias.
@@ -236,7 +241,7 @@ class NormSpec:
             Both are (slices, features).
         """
         shape = (max(self.slices) + 1, self.size)
-        return {"weight": shape, "bias": shape}
+        return {"weight": shape} if self.kind == "rms" else {"weight": shape, "bias": shape}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold.
@@ -246,7 +251,8 @@ class NormSpec:
         dict
             What `from_dict` reads.
         """
-        return {"size": self.size, "eps": self.eps, "slices": encode(self.slices)}
+        fields = {"size": self.size, "eps": self.eps, "slices": encode(self.slices)}
+        return fields if self.kind == "layer" else {**fields, "kind": self.kind}
 
     @classmethod
     def from_dict(cls, role: str, fields: Fields, n_layers: int) -> NormSpec:
@@ -272,9 +278,10 @@ class NormSpec:
             When a field is missing or no count.
         """
         where = f"norm {role!r} of the stored plan"
-        check_names({"role": role, **fields}, ("role", "size", "eps", "slices"), (), where)
+        check_names({"role": role, **fields}, ("role", "size", "eps", "slices"), ("kind",), where)
         slices = layer_slices(fields, "slices", where, n_layers)
-        return cls(role, count(fields, "size", where), number(fields, "eps", where), slices)
+        kind = word({"kind": "layer", **fields}, "kind", where, NORM_KINDS)
+        return cls(role, count(fields, "size", where), number(fields, "eps", where), slices, kind)
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,15 @@ class Family:
     matrices : mapping of str to str
         Role of a weight matrix to its path inside a layer.
     norms : mapping of str to str
-        Role of a LayerNorm to its path inside a layer.
+        Role of a norm to its path inside a layer; other norms stay as they are.
     beside : mapping of str to str
         Role of a plain linear layer of the base model that may get an adapter, to its path.
     adapter_defaults : tuple of str
         Roles that get an adapter when none are named.
     repeats_layers : bool
         Whether the host runs one layer module several times (ALBERT).
+    norm_kind : str
+        'layer' for ``torch.nn.LayerNorm``, 'rms' for the RMS norms of Llama.
 
     Examples
     --------
@@ -52,6 +54,7 @@ class Family:
     beside: Mapping[str, str] = field(default_factory=dict)
     adapter_defaults: tuple[str, ...] = ()
     repeats_layers: bool = False
+    norm_kind: str = "layer"
 
     def layer_names(self, base: nn.Module) -> list[str]:
         """Return the names of the layers of a base model, first layer first.

@@ -40,8 +40,8 @@ def fill_fresh(banks: Banks, std: float, gauge: str = "symmetric") -> None:
             if isinstance(bank, MPOBank):
                 _fill_bank(bank, std, gauge)
             elif isinstance(bank, MPONormBank):
-                bank.tensors()["weight"].fill_(1.0)
-                bank.tensors()["bias"].zero_()
+                for name, tensor in bank.tensors().items():
+                    tensor.fill_(1.0 if name == "weight" else 0.0)
 
 
 def _fill_bank(bank: MPOBank, std: float, gauge: str) -> None:

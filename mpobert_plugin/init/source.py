@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpobert_plugin.errors import ConversionError, shorten
-from mpobert_plugin.locate import family_of
-from mpobert_plugin.parts import linears_of, modules_at
+from mpobert_plugin.parts import linears_of, norms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import nn
     from transformers import PreTrainedModel
 
+    from mpobert_plugin.host_matrix import HostMatrix
     from mpobert_plugin.plan import ConversionPlan
 
 Named = dict[str, Tensor]
@@ -34,8 +35,8 @@ def source_tensors(model: PreTrainedModel, plan: ConversionPlan) -> dict[str, di
     Returns
     -------
     dict
-        ``result[role]["weight"]`` maps full names to parameters, one for each layer of the model
-        in order; ``"bias"`` likewise where there are biases.
+        ``result[role]["weight"]`` maps full names to W (out x in), or the weight of a norm, one
+        for each layer of the model in order; ``"bias"`` likewise where there are biases.
 
     Raises
     ------
@@ -45,9 +46,9 @@ def source_tensors(model: PreTrainedModel, plan: ConversionPlan) -> dict[str, di
     """
     found: dict[str, dict[str, Named]] = {}
     for spec in plan.banks:
-        found[spec.role] = _by_kind(dict(linears_of(model, spec.role)))
+        found[spec.role] = _matrices(linears_of(model, spec.role))
     for norm in plan.norms:
-        found[norm.role] = _by_kind(modules_at(model, family_of(model).norms[norm.role]))
+        found[norm.role] = _by_kind(norms_of(model, norm.role))
     norms = {norm.role for norm in plan.norms}
     for role, kinds in found.items():
         for tensors in kinds.values():
@@ -56,6 +57,15 @@ def source_tensors(model: PreTrainedModel, plan: ConversionPlan) -> dict[str, di
             _check_alike(tensors, role not in norms)
             _check_frozen(tensors, role not in norms)
     return found
+
+
+def _matrices(matrices: Mapping[str, HostMatrix]) -> dict[str, Named]:
+    kinds: dict[str, Named] = {}
+    for name, matrix in matrices.items():
+        kinds.setdefault("weight", {})[f"{name}.weight"] = matrix.weight
+        if matrix.bias is not None:
+            kinds.setdefault("bias", {})[f"{name}.bias"] = matrix.bias
+    return kinds
 
 
 def _by_kind(modules: Mapping[str, nn.Module]) -> dict[str, Named]:

@@ -14,8 +14,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
+    OPTConfig,
+    OPTModel,
 )
 
 import mpobert_plugin as mp
@@ -273,9 +273,9 @@ def test_models_that_cannot_be_converted():
         ModelTypeError, match=r"got DataParallel. Pass the model inside the wrapper"
     ):
         mp.convert(wrapped)
-    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}
-    with pytest.raises(ModelTypeError, match="albert, bert, got GPT2LMHeadModel of type 'gpt2'"):
-        mp.convert(GPT2LMHeadModel(GPT2Config(**sizes)))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 8}
+    with pytest.raises(ModelTypeError, match=r"albert, bert, .* got OPTModel of type 'opt'"):
+        mp.convert(OPTModel(OPTConfig(vocab_size=9, **sizes)))
     with pytest.raises(ConversionError, match="must have layers named like"):
         mp.convert(tiny_bert(num_hidden_layers=0))
     with torch.device("meta"):
