@@ -33,6 +33,10 @@ class CheckpointError(MPOBertError, ValueError):
     """Tensors that do not fit the model: missing, unexpected or of another shape."""
 
 
+class DataError(MPOBertError, ValueError):
+    """Text, a prepared corpus or an option of it that cannot be used."""
+
+
 class PlacementError(MPOBertError, ValueError):
     """Tensors of a bank on devices where a layer cannot read them."""
 

