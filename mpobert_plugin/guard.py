@@ -30,6 +30,22 @@ def install_guard(base: nn.Module, key: str) -> None:
     base.register_load_state_dict_pre_hook(partial(_drop_marker, key=key))  # type: ignore[no-untyped-call]
 
 
+def remove_guard(base: nn.Module) -> None:
+    """Take the marker out of what a base model saves; without one nothing happens.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        A base model that has no banks any more.
+    """
+    for number, hook in list(base._state_dict_hooks.items()):
+        if getattr(hook, "func", None) is _add_marker:
+            del base._state_dict_hooks[number]
+    for number, wrapped in list(base._load_state_dict_pre_hooks.items()):
+        if getattr(getattr(wrapped, "hook", None), "func", None) is _drop_marker:
+            del base._load_state_dict_pre_hooks[number]
+
+
 def is_marker(tensor: torch.Tensor) -> bool:
     """Return whether a tensor of a state dict is the empty marker.
 

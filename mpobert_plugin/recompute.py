@@ -33,6 +33,20 @@ def carry_values(base: nn.Module) -> None:
             own[_FUNCTION] = CarryingCheckpoint(checkpoint, module)
 
 
+def drop_carrying(base: nn.Module) -> None:
+    """Put back the checkpointing functions that transformers has set.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        A base model that has no banks any more.
+    """
+    for module in base.modules():
+        own = vars(module)
+        if isinstance(own.get(_FUNCTION), CarryingCheckpoint):
+            own[_FUNCTION] = own[_FUNCTION].checkpoint
+
+
 class CarryingCheckpoint:
     """A checkpointing function that passes the values of a module's readers as arguments.
 

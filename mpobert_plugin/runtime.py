@@ -128,6 +128,20 @@ def install_hooks(base: nn.Module) -> None:
     base.register_forward_hook(take_back, always_call=True)
 
 
+def remove_hooks(base: nn.Module) -> None:
+    """Undo `install_hooks`; hooks of others stay.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        A base model that has no banks any more.
+    """
+    for hooks, own in ((base._forward_pre_hooks, hand_out), (base._forward_hooks, take_back)):
+        for number in [number for number, hook in hooks.items() if hook is own]:
+            del hooks[number]
+            base._forward_hooks_always_called.pop(number, None)
+
+
 def hand_out(base: nn.Module, _args: Any) -> None:
     """Hand out the values of all banks; the forward pre-hook of a base model.
 
