@@ -69,6 +69,10 @@ class Corpus:
         """Number of ids, which a model's vocabulary must have at least."""
         return len(self.starts_word)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker process opens the files itself instead of being sent their contents.
+        return open_corpus, (self.folder,)
+
     def __repr__(self) -> str:
         return (
             f"Corpus({str(self.folder)!r}: {len(self.tokens):,} tokens, "
