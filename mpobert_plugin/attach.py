@@ -63,6 +63,7 @@ def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
     """
     base, family = base_of(model), family_of(model)
     names = layer_names(model)
+    banks.family = family
     for layer, name in enumerate(names):
         for role, reader in _readers(banks, plan, layer).items():
             path = f"{name}.{family.matrices.get(role) or family.norms[role]}"

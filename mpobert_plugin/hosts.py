@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
-from mpobert_plugin.families import known_model_types
-from mpobert_plugin.locate import base_of, family_of, prefix_of, uses_of_layers
+from mpobert_plugin.locate import base_of, family_of, has_family, prefix_of, uses_of_layers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +26,7 @@ class Host:
     def __init__(self, model: PreTrainedModel | None = None, path: str = "") -> None:
         self.path = path
         self.base = ""
-        self.known = model is not None and model.config.model_type in known_model_types()
+        self.known = model is not None and has_family(model)
         self.runs: dict[int, int] = {}
         self.layers: list[str] = []
         if model is None or not self.known:

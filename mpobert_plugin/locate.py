@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel
 
 from mpobert_plugin.errors import ConversionError, ModelTypeError
-from mpobert_plugin.families import Family, family_for, known_model_types
+from mpobert_plugin.families import Family, derived_family, family_for, known_model_types
+from mpobert_plugin.families.derived import MARK, matrix_lists
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,7 +17,7 @@ BANKS = "mpo"
 
 
 def check_model(model: object) -> PreTrainedModel:
-    """Return the model if it is one of transformers' models of a known family.
+    """Return the model if it is one of transformers' models whose layers can be found.
 
     Parameters
     ----------
@@ -39,13 +40,31 @@ def check_model(model: object) -> PreTrainedModel:
         raise ModelTypeError(
             f"model must be a model of transformers, got {type(model).__name__}. {remedy}".rstrip()
         )
-    if model.config.model_type not in known_model_types():
+    if not has_family(model):
         raise ModelTypeError(
-            f"model must be of one of the families {', '.join(known_model_types())}, got "
-            f"{type(model).__name__} of type {model.config.model_type!r}. Describe its layers "
-            "with mpobert_plugin.families.register_family."
+            f"model must be of one of the families {', '.join(known_model_types())}, or have "
+            f"linear layers in a numbered ModuleList, got {type(model).__name__} of type "
+            f"{model.config.model_type!r}. Describe its layers with "
+            "mpobert_plugin.families.register_family."
         )
     return model
+
+
+def has_family(model: PreTrainedModel) -> bool:
+    """Return whether a model's layers can be found: its family is known or can be derived.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model.
+
+    Returns
+    -------
+    bool
+        False for a model of an unknown type without a numbered list of layers.
+    """
+    known = model.config.model_type in known_model_types()
+    return known or is_converted(model) or bool(matrix_lists(base_of(model)))
 
 
 def base_of(model: PreTrainedModel) -> nn.Module:
@@ -92,9 +111,31 @@ def family_of(model: PreTrainedModel) -> Family:
     Returns
     -------
     Family
-        Its description.
+        That of its banks once it is converted, else the one that was registered for its type,
+        else one derived from its layers.
+
+    Raises
+    ------
+    ConversionError
+        When the type is unknown and no family can be derived.
     """
-    return family_for(model.config.model_type)
+    base, model_type = base_of(model), model.config.model_type
+    family = getattr(base._modules.get(BANKS), "family", None)
+    if isinstance(family, Family):
+        return family
+    layers = _stored_layers(model)
+    if layers is None and model_type in known_model_types():
+        return family_for(model_type)
+    return derived_family(base, model_type, layers)
+
+
+def _stored_layers(model: PreTrainedModel) -> str | None:
+    """Return the list of layers that the plan of a model in loading names, when it has it."""
+    plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
+    model_type, _, layers = str(getattr(plan, "family", "")).partition(MARK)
+    if model_type != model.config.model_type or layers not in matrix_lists(base_of(model)):
+        return None
+    return layers
 
 
 def is_converted(model: PreTrainedModel) -> bool:

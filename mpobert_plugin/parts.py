@@ -92,8 +92,9 @@ def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
             module = getattr(module, part, None)
         if not isinstance(module, nn.Module):
             raise ConversionError(
-                f"{prefix}{name} must have a module at {path!r}, got none. The layers were changed "
-                "after the model was made."
+                f"{prefix}{name} must have a module at {path!r} as every layer must, got none. "
+                "Leave it out of targets, or convert a model whose layers are alike. Nothing was "
+                "changed."
             )
         found[f"{prefix}{name}.{path}"] = module
     return found

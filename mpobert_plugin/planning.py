@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.config import MPOConfig
-from mpobert_plugin.errors import ConfigError, ConversionError, TargetError, did_you_mean
+from mpobert_plugin.errors import (
+    ConfigError,
+    ConversionError,
+    TargetError,
+    did_you_mean,
+    shorten,
+)
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.locate import (
     check_model,
@@ -16,6 +22,7 @@ from mpobert_plugin.locate import (
     uses_of_layers,
 )
 from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
+from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
@@ -88,6 +95,10 @@ def make_plan(
             "Convert the original model with all options at once."
         )
     names = layer_names(model)
+    config = config.replace(
+        targets=expand_targets(model, config.targets, "targets"),
+        adapter_targets=expand_targets(model, config.adapter_targets, "adapter_targets"),
+    )
     if sources is None and config.sharing is not None and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
@@ -214,6 +225,12 @@ def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
     TargetError
         When a name is neither a role nor a path; close names are told.
     """
+    if targets is None and family.needs_targets:
+        raise TargetError(
+            f"targets must name matrices of a model whose family is read off its layers "
+            f"({family.name}): pass some of {shorten(family.matrices.values(), 20)}, or patterns "
+            f"such as '*.{next(iter(family.matrices.values()))}'. Nothing was changed."
+        )
     if targets is None:
         return list(family.matrices)
     return _resolve(targets, family.matrices, "targets")
@@ -223,13 +240,21 @@ def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> l
     roles = {path: role for role, path in known.items()} | {role: role for role in known}
     unknown = [name for name in names if name not in roles]
     if unknown:
-        hints = " ".join(f"{name!r}: {did_you_mean(name, list(known))}" for name in unknown)
+        hints = " ".join(f"{name!r}: {_hint(name, known)}" for name in unknown)
         raise TargetError(
             f"{argument} must name matrices of the model ({', '.join(known)}), got "
             f"{len(unknown)} unknown of {len(names)}. {hints} Nothing was changed."
         )
     asked = {roles[name] for name in names}
     return [role for role in known if role in asked]
+
+
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    ending = [path for path in known.values() if path.endswith(f".{name}")]
+    if ending:
+        return f"Did you mean {' or '.join(map(repr, ending))}?"
+    hint = did_you_mean(name, list(known.values()))
+    return did_you_mean(name, list(known)) if hint.startswith("Known") else hint
 
 
 def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import tensornet as tn
+    from mpobert_plugin.families import Family
     from mpobert_plugin.plan import ConversionPlan
 
 
@@ -42,6 +43,8 @@ class Banks(nn.ModuleDict):
         super().__init__(banks)
         self.plan = plan
         self.certificates = certificates or {}
+        # Kept, so that the layers are found whatever is put into or around them later.
+        self.family: Family | None = None
 
     def stacked(self) -> Iterator[StackedBank]:
         """Return an iterator over the banks.

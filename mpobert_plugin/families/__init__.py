@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpobert_plugin.families.albert import ALBERT
 from mpobert_plugin.families.bert import BERT
+from mpobert_plugin.families.derived import derived_family
 from mpobert_plugin.families.distilbert import DISTILBERT
 from mpobert_plugin.families.electra import ELECTRA
 from mpobert_plugin.families.family import (
@@ -28,6 +29,7 @@ __all__ = [
     "ROBERTA",
     "XLM_ROBERTA_XL",
     "Family",
+    "derived_family",
     "family_for",
     "known_model_types",
     "register_family",

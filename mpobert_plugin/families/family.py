@@ -38,6 +38,8 @@ class Family:
         Whether the host runs one layer module several times (ALBERT).
     norm_kind : str
         'layer' for ``torch.nn.LayerNorm``, 'rms' for the RMS norms of Llama.
+    needs_targets : bool
+        Whether a conversion must say which matrices it wants, since nobody chose them.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Family:
     adapter_defaults: tuple[str, ...] = ()
     repeats_layers: bool = False
     norm_kind: str = "layer"
+    needs_targets: bool = False
 
     def layer_names(self, base: nn.Module) -> list[str]:
         """Return the names of the layers of a base model, first layer first.

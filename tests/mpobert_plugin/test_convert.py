@@ -14,8 +14,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
-    OPTConfig,
-    OPTModel,
+    ResNetConfig,
+    ResNetModel,
 )
 
 import mpobert_plugin as mp
@@ -273,9 +273,9 @@ def test_models_that_cannot_be_converted():
         ModelTypeError, match=r"got DataParallel. Pass the model inside the wrapper"
     ):
         mp.convert(wrapped)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 8}
-    with pytest.raises(ModelTypeError, match=r"albert, bert, .* got OPTModel of type 'opt'"):
-        mp.convert(OPTModel(OPTConfig(vocab_size=9, **sizes)))
+    sizes = {"hidden_sizes": [4], "depths": [1], "embedding_size": 4}
+    with pytest.raises(ModelTypeError, match=r"albert, bert, .* got ResNetModel of type 'resnet'"):
+        mp.convert(ResNetModel(ResNetConfig(**sizes)))
     with pytest.raises(ConversionError, match="must have layers named like"):
         mp.convert(tiny_bert(num_hidden_layers=0))
     with torch.device("meta"):

@@ -1,0 +1,131 @@
+"""A family for a model of any type, read off its layers: the modules of a numbered list."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mpobert_plugin.errors import ConversionError, did_you_mean
+from mpobert_plugin.families.family import Family
+from mpobert_plugin.host_matrix import is_matrix, sizes_of
+from mpobert_plugin.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Between the type of a model and the list of its layers in the name of such a family.
+MARK = ":"
+
+
+def derived_family(base: nn.Module, model_type: str, layers: str | None = None) -> Family:
+    """Return the family that a model's own layers tell, for a model type that nobody described.
+
+    Its layers are the modules of the numbered list that holds the most weights. Every linear
+    layer inside them is a matrix, whose role is its path with underscores. Norms stay as they
+    are.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model, without its head, plain or converted.
+    model_type : str
+        ``config.model_type`` of the model.
+    layers : str, optional
+        Name of the list, seen from the base model, when it is not the largest one: the encoder
+        of a model that has a decoder too, say.
+
+    Returns
+    -------
+    Family
+        Not registered; its name holds the type and the list. It can be changed with
+        ``dataclasses.replace`` and given to `register_family`.
+
+    Raises
+    ------
+    ConversionError
+        When there is no such list.
+
+    Examples
+    --------
+    >>> from transformers import OPTConfig, OPTModel
+    >>> sizes = dict(hidden_size=8, ffn_dim=16, num_attention_heads=2, word_embed_proj_dim=8)
+    >>> model = OPTModel(OPTConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> family = derived_family(model, "opt")
+    >>> family.name, family.matrices["self_attn_q_proj"]
+    ('opt:decoder.layers', 'self_attn.q_proj')
+    """
+    found = matrix_lists(base)
+    if layers is None and found:
+        layers = max(found, key=lambda name: found[name])
+    if layers is None or layers not in found:
+        hint = did_you_mean(str(layers), sorted(found)) if found else ""
+        raise ConversionError(
+            f"model must have its layers in a numbered ModuleList with linear layers inside, got "
+            f"{'none' if layers is None else f'none at {layers!r}'} in a {type(base).__name__}. "
+            f"{hint}".rstrip()
+        )
+    paths: dict[str, None] = {}
+    for layer in base.get_submodule(layers).children():
+        paths |= dict.fromkeys(name for name, module in layer.named_modules() if _sizes(module))
+    matrices: dict[str, str] = {}
+    for path in paths:
+        matrices[_role(path, matrices)] = path
+    return Family(
+        name=f"{model_type}{MARK}{layers}",
+        model_types=(model_type,),
+        layer_pattern=rf"{re.escape(layers)}\.\d+",
+        matrices=matrices,
+        norms={},
+        needs_targets=True,
+    )
+
+
+def matrix_lists(base: nn.Module) -> Mapping[str, int]:
+    """Return the outermost numbered lists of a model that hold matrices, and how much they hold.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Any module.
+
+    Returns
+    -------
+    mapping of str to int
+        Name of each list to the number of entries of its matrices; converted layers count as
+        their plain ones.
+
+    Examples
+    --------
+    >>> dict(matrix_lists(nn.Sequential(nn.ModuleList([nn.Linear(2, 3), nn.Linear(3, 2)]))))
+    {'0': 12}
+    """
+    found: dict[str, int] = {}
+    for name, module in base.named_modules():
+        if not isinstance(module, nn.ModuleList) or not name:
+            continue
+        if any(name.startswith(f"{outer}.") for outer in found):
+            continue
+        sizes = [_sizes(inner) for inner in module.modules()]
+        total = sum(size[0] * size[1] for size in sizes if size)
+        if total:
+            found[name] = total
+    return found
+
+
+def _sizes(module: nn.Module) -> tuple[int, int] | None:
+    """Return rows and columns of a matrix, plain or read from a bank, and None for the rest."""
+    if is_matrix(module):
+        return sizes_of(module)
+    if isinstance(module, Reader) and "in_features" in vars(module):
+        return int(vars(module)["out_features"]), int(vars(module)["in_features"])
+    return None
+
+
+def _role(path: str, taken: Mapping[str, str]) -> str:
+    role = path.replace(".", "_")
+    # A bank cannot have the name of a method of the dictionary that holds all banks.
+    while role in taken or hasattr(nn.ModuleDict, role):
+        role += "_"
+    return role
