@@ -18,6 +18,8 @@ from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
+from mpobert_plugin.fold import merge_adapters, unmerge_adapters
+from mpobert_plugin.freeze import freeze
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.merge import merge, merge_with_report
@@ -49,10 +51,13 @@ __all__ = [
     "describe",
     "errors",
     "families",
+    "freeze",
     "from_albert",
     "load_state_dict",
     "make_plan",
     "merge",
+    "merge_adapters",
     "merge_with_report",
     "set_cache",
+    "unmerge_adapters",
 ]

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ModelTypeError
 from mpobert_plugin.hosts import Host, Hosts
+from mpobert_plugin.kinds import KINDS, kind_of
 from mpobert_plugin.norm import MPONormBank
 from mpobert_plugin.spec import BankSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-KINDS = ("central", "auxiliary", "adapter", "bias", "norm", "embedding", "head", "dense")
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def account(model: nn.Module) -> ParameterReport:
             key = hosts.key_of(full, parameter)
             entry = entries.get(key)
             if entry is None:
-                kind = _kind(module, name, hosts.in_head(full))
+                kind = kind_of(module, name, hosts.in_head(full))
                 entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
                 entry.dense = 0 if kind == "adapter" else uses * parameter.numel()
                 entries[key] = entry
@@ -183,8 +181,7 @@ def _report(entries: Sequence[_Entry]) -> ParameterReport:
 def _count_bank(bank: MPOBank | MPONormBank, host: Host, entries: dict[int, _Entry]) -> None:
     spec, slices = bank.spec, bank.slices()
     for number, (name, parameter) in enumerate(bank.named_parameters(recurse=False)):
-        kind = name.partition("_")[0] if isinstance(bank, MPOBank) else "norm"
-        entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
+        entry = _Entry(kind_of(bank, name), parameter.numel(), parameter.requires_grad)
         size = parameter[0].numel()
         users = [0] * parameter.shape[0]
         for layer, piece in enumerate(slices[name]):
@@ -199,16 +196,3 @@ def _count_bank(bank: MPOBank | MPONormBank, host: Host, entries: dict[int, _Ent
         else:
             entry.dense = entry.total
         entries[id(parameter)] = entry
-
-
-def _kind(module: nn.Module, name: str, in_head: bool) -> str:
-    if isinstance(module, AdaptedLinear) and name.startswith("adapter"):
-        return "adapter"
-    if in_head:
-        return "head"
-    kind = type(module).__name__
-    if "Embedding" in kind:
-        return "embedding"
-    if "LayerNorm" in kind or "RMSNorm" in kind:
-        return "norm"
-    return "bias" if name.endswith("bias") else "dense"

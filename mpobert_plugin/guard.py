@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mpobert_plugin.errors import ConversionError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -44,6 +46,31 @@ def remove_guard(base: nn.Module) -> None:
     for number, wrapped in list(base._load_state_dict_pre_hooks.items()):
         if getattr(getattr(wrapped, "hook", None), "func", None) is _drop_marker:
             del base._load_state_dict_pre_hooks[number]
+
+
+def refuse_saving(base: nn.Module) -> None:
+    """Make state dicts of a base model an error, while its adapters are merged.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model.
+    """
+    # torch leaves this method without types.
+    base.register_state_dict_pre_hook(_refuse_saving)  # type: ignore[no-untyped-call]
+
+
+def allow_saving(base: nn.Module) -> None:
+    """Undo `refuse_saving`.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model.
+    """
+    hooks = base._state_dict_pre_hooks
+    for number in [number for number, hook in hooks.items() if hook is _refuse_saving]:
+        del hooks[number]
 
 
 def is_marker(tensor: torch.Tensor) -> bool:
@@ -87,3 +114,11 @@ def _drop_marker(
     marker = state_dict.get(prefix + key)
     if isinstance(marker, torch.Tensor) and is_marker(marker):
         del state_dict[prefix + key]
+
+
+def _refuse_saving(_module: nn.Module, _prefix: str, _keep_vars: bool) -> None:
+    raise ConversionError(
+        "a model with merged adapters cannot be saved as a converted one, since its merged "
+        "matrices have no cores. Call mpobert_plugin.unmerge_adapters(model) first, or save the "
+        "plain model that mpobert_plugin.merge(model) returns."
+    )

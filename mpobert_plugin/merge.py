@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from mpobert_plugin.accounting import account
-from mpobert_plugin.errors import ConversionError
-from mpobert_plugin.guard import remove_guard
+from mpobert_plugin.guard import allow_saving, remove_guard
 from mpobert_plugin.locate import BANKS, base_of
-from mpobert_plugin.plain_modules import plain_modules
+from mpobert_plugin.plain_modules import check_undispatched, plain_modules
 from mpobert_plugin.recompute import drop_carrying
 from mpobert_plugin.rounding import check_dtype
 from mpobert_plugin.runtime import banks_of, remove_hooks
@@ -142,33 +141,13 @@ def merged_copy(
     return result, made.report(account(model).unique, account(inner).unique)
 
 
-def check_undispatched(root: nn.Module) -> None:
-    """Refuse a model whose modules accelerate moves between devices.
-
-    Parameters
-    ----------
-    root : torch.nn.Module
-        Any module.
-
-    Raises
-    ------
-    ConversionError
-        When a module has a hook of accelerate; its full name is told.
-    """
-    for name, module in root.named_modules():
-        if "_hf_hook" in vars(module):
-            raise ConversionError(
-                f"the model must be whole on its device, got {name or 'a model'} with a hook of "
-                "accelerate, which moves tensors. Load it without device_map and merge it then."
-            )
-
-
 def _clean(model: PreTrainedModel) -> None:
     """Take out of a copy what makes a model a converted one."""
     base = base_of(model)
     del base._modules[BANKS]
     remove_hooks(base)
     remove_guard(base)
+    allow_saving(base)
     drop_carrying(base)
     for module in model.modules():
         forget_conversion(vars(module).get("config"))

@@ -146,6 +146,27 @@ def plain_modules(
     return result
 
 
+def check_undispatched(root: nn.Module) -> None:
+    """Refuse a model whose modules accelerate moves between devices.
+
+    Parameters
+    ----------
+    root : torch.nn.Module
+        Any module.
+
+    Raises
+    ------
+    ConversionError
+        When a module has a hook of accelerate; its full name is told.
+    """
+    for name, module in root.named_modules():
+        if "_hf_hook" in vars(module):
+            raise ConversionError(
+                f"the model must be whole on its device, got {name or 'a model'} with a hook of "
+                "accelerate, which moves tensors. Load it without device_map and merge it then."
+            )
+
+
 def exact_reader(reader: Reader, name: str) -> Exact:
     """Return what a reader of a bank computes with.
 

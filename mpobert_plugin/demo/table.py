@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from mpobert_plugin.accounting import KINDS
 from mpobert_plugin.demo.evaluate import Score
 from mpobert_plugin.demo.smiles import MASK, SmilesTokenizer
+from mpobert_plugin.kinds import KINDS
 
 if TYPE_CHECKING:
     from mpobert_plugin.accounting import ParameterReport
