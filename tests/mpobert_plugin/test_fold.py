@@ -206,7 +206,9 @@ def test_a_merge_that_fails_changes_nothing():
     with torch.no_grad():
         model.bert.mpo["value"].adapter_down[2, 0, 0] = float("inf")
     modules = {name: id(module) for name, module in model.named_modules()}
-    with pytest.raises(ConversionError, match="the matrix of .*layer.2.attention.self.value must"):
+    with pytest.raises(
+        ConversionError, match=r"the matrix of .*layer\.2\.attention\.self\.value must"
+    ):
         mp.merge_adapters(model)
     assert {name: id(module) for name, module in model.named_modules()} == modules
     model.state_dict()
