@@ -15,6 +15,7 @@ require("torch", "transformers")
 from mpobert_plugin import errors, families
 from mpobert_plugin.accounting import ParameterReport, account
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.calibrate import input_metrics
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
@@ -53,6 +54,7 @@ __all__ = [
     "families",
     "freeze",
     "from_albert",
+    "input_metrics",
     "load_state_dict",
     "make_plan",
     "merge",
