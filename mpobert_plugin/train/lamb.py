@@ -1,0 +1,255 @@
+"""LAMB with bias correction, whose trust ratio is taken for each slice of a stacked tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mpobert_plugin.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch.optim.optimizer import ParamsT
+
+
+class Lamb(Optimizer):
+    """Adam's direction, scaled for each matrix to its own norm.
+
+    With the corrected moments m and v the direction is ``m / (sqrt(v) + eps) + weight_decay * w``,
+    and the step is the learning rate times ``|w| / |direction|`` times that direction; the
+    quotient is 1 where either norm is zero. A stacked tensor holds one matrix or core for each
+    layer: with ``stacked`` it gets a quotient for each slice of its first axis, and so the same
+    steps as a tensor of its own for each layer. No value is read back from the device.
+
+    Parameters
+    ----------
+    params : iterable of Tensor or of dict
+        Parameters or groups, as `mpobert_plugin.param_groups` makes them. Beside the options
+        below a group may have ``stacked`` (False by default) and ``adapt`` (True by default;
+        False leaves the quotient at 1, as is usual for biases and norms).
+    lr : float or Tensor
+        Learning rate.
+    betas : pair of float
+        Decay of the running means of the gradient and of its square.
+    eps : float
+        Number added to the root of the second moment.
+    weight_decay : float
+        Factor of the weights in the direction.
+    max_trust : float
+        Largest quotient; infinite by default, as in the paper.
+    bias_correction : bool
+        Whether moments are divided by ``1 - beta^t``; the paper's first listing does, some
+        well-known code does not.
+
+    Raises
+    ------
+    ConfigError
+        When an option has an impossible value.
+
+    References
+    ----------
+    You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
+    2020, algorithm 2.
+
+    Examples
+    --------
+    >>> w = torch.tensor([3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    >>> w.grad = torch.tensor([0.1, -0.2], dtype=torch.float64)
+    >>> Lamb([w], lr=0.01, weight_decay=0.01).step()
+    >>> [round(value, 6) for value in w.tolist()]
+    [2.963424, 4.034091]
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        max_trust: float = math.inf,
+        bias_correction: bool = True,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "max_trust": max_trust,
+            "bias_correction": bias_correction,
+            "stacked": False,
+            "adapt": True,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters after checking its options.
+
+        Parameters
+        ----------
+        param_group : dict
+            ``params`` and options.
+
+        Raises
+        ------
+        ConfigError
+            When an option has an impossible value.
+        """
+        _check({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Change the parameters that have a gradient, in place.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Evaluates the model again and returns the loss.
+
+        Returns
+        -------
+        float or None
+            What the closure returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            members = [p for p in group["params"] if p.grad is not None]
+            for alike in _alike(members):
+                self._step_group(group, alike)
+        return loss
+
+    def _step_group(self, group: dict[str, Any], members: list[Tensor]) -> None:
+        states = [self._state_of(parameter) for parameter in members]
+        grads = [_dense(parameter) for parameter in members]
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, grads, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
+        directions = _directions(group, members, states, means, squares)
+        for parameter, direction in zip(members, directions, strict=True):
+            step = -group["lr"] * direction if isinstance(group["lr"], Tensor) else direction
+            scale = 1.0 if step is not direction else -group["lr"]
+            if group["adapt"]:
+                trust = trust_ratio(parameter, direction, group["stacked"], group["max_trust"])
+                parameter.addcmul_(step, trust.to(step.dtype), value=scale)
+            else:
+                parameter.add_(step, alpha=scale)
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        return state
+
+
+def trust_ratio(weight: Tensor, direction: Tensor, stacked: bool, most: float = math.inf) -> Tensor:
+    """Return the quotient of the norms of weight and direction, 1 where either is zero.
+
+    Parameters
+    ----------
+    weight, direction : Tensor
+        Of equal shape.
+    stacked : bool
+        Whether each slice of the first axis has a quotient of its own.
+    most : float
+        Largest quotient.
+
+    Returns
+    -------
+    Tensor
+        (slices, 1, ...) when stacked, otherwise a scalar; float32 at least.
+
+    Examples
+    --------
+    >>> w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    >>> trust_ratio(w, torch.ones(2, 2) / 2**0.5, stacked=True).tolist()
+    [[5.0], [1.0]]
+    """
+    dims = tuple(range(1, weight.dim())) if stacked else None
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    above, below = (
+        torch.abs(t).to(dtype)
+        if dims == ()
+        else torch.linalg.vector_norm(t, dim=dims, keepdim=stacked, dtype=dtype)
+        for t in (weight, direction)
+    )
+    quotient = (above / below).clamp(max=most)
+    return torch.where((above > 0) & (below > 0), quotient, 1.0)
+
+
+def _directions(
+    group: dict[str, Any],
+    members: list[Tensor],
+    states: list[dict[str, Any]],
+    means: list[Tensor],
+    squares: list[Tensor],
+) -> list[Tensor]:
+    beta1, beta2 = group["betas"]
+    roots = list(torch._foreach_sqrt(squares))
+    steps = [state["step"] for state in states]
+    if group["bias_correction"]:
+        torch._foreach_div_(roots, [math.sqrt(1.0 - beta2**step) for step in steps])
+    torch._foreach_add_(roots, group["eps"])
+    directions = list(torch._foreach_div(means, roots))
+    if group["bias_correction"]:
+        torch._foreach_div_(directions, [1.0 - beta1**step for step in steps])
+    if group["weight_decay"]:
+        torch._foreach_add_(directions, members, alpha=group["weight_decay"])
+    return directions
+
+
+def _alike(members: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Sort tensors by device and element type, as the batched kernels want them."""
+    sorted_: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in members:
+        sorted_.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return list(sorted_.values())
+
+
+def _dense(parameter: Tensor) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None or gradient.is_sparse:
+        raise ConfigError(
+            "Lamb needs dense gradients, got a sparse one. Make the embedding with sparse=False."
+        )
+    return gradient
+
+
+def _check(group: dict[str, Any]) -> None:
+    _at_least("lr", group["lr"], 0.0)
+    _at_least("eps", group["eps"], 0.0)
+    _at_least("weight_decay", group["weight_decay"], 0.0)
+    if not group["max_trust"] > 0.0:
+        raise ConfigError(f"max_trust must be a number above 0, got {group['max_trust']!r}.")
+    betas = group["betas"]
+    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+        raise ConfigError(f"betas must be two numbers from 0 to below 1, got {betas!r}.")
+
+
+def _at_least(name: str, value: Any, least: float) -> None:
+    # A rate that is a tensor may be on a device, and is not read.
+    if isinstance(value, Tensor):
+        return
+    if not isinstance(value, int | float) or not least <= value < math.inf:
+        raise ConfigError(f"{name} must be a number >= {least:g}, got {value!r}.")

@@ -1,0 +1,155 @@
+"""The two losses of pre-training as sums, with the head run at masked positions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from mpobert_plugin.errors import ModelTypeError
+from mpobert_plugin.locate import base_of, check_model
+from mpobert_plugin.train.data.samples import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.train.data.batches import Batch
+
+# Where the heads of a model are: masked tokens, and the order of two segments.
+_TOKEN_HEADS = ("predictions", "cls.predictions", "lm_head")
+_ORDER_HEADS = ("sop_classifier", "cls.seq_relationship")
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over the samples of a micro-batch; sums, so that any division adds up to the same.
+
+    Parameters
+    ----------
+    tokens, orders : Tensor
+        Sums of the cross entropies (natural logarithm) of masked tokens and of sentence orders.
+    right_tokens, right_orders : Tensor
+        How many of them were predicted.
+    """
+
+    tokens: Tensor
+    orders: Tensor
+    right_tokens: Tensor
+    right_orders: Tensor
+
+    def mean(self, counts: Tensor) -> Tensor:
+        """Return this part of the mean loss over a global batch.
+
+        Parameters
+        ----------
+        counts : Tensor
+            (2,): masked tokens and orders of the whole batch, over all processes.
+
+        Returns
+        -------
+        Tensor
+            Sum of the two means; a loss that nothing is asked for is 0.
+        """
+        divisors = counts.clamp(min=1)
+        return self.tokens / divisors[0] + self.orders / divisors[1]
+
+    def numbers(self) -> Tensor:
+        """Return what is logged, to be summed over micro-batches and processes.
+
+        Returns
+        -------
+        Tensor of float32
+            (4,), detached.
+        """
+        parts = (self.tokens, self.orders, self.right_tokens, self.right_orders)
+        return torch.stack([part.detach().float() for part in parts])
+
+
+class Objective(nn.Module):
+    """A model with its heads, as a function from a batch to losses.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        With a head for masked tokens, and perhaps one for sentence order.
+
+    Raises
+    ------
+    ModelTypeError
+        When the model has no head for masked tokens.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        check_model(model)
+        self.model = model
+        self._tokens = _find(model, _TOKEN_HEADS)
+        self._orders = _find(model, _ORDER_HEADS)
+        if self._tokens is None:
+            raise ModelTypeError(
+                f"model must have a head for masked tokens ({', '.join(_TOKEN_HEADS)}), got a "
+                f"{type(model).__name__}. Use AlbertForPreTraining, BertForPreTraining or a "
+                "...ForMaskedLM class, or mpobert_plugin.build(..., head='pretraining')."
+            )
+
+    @property
+    def has_order(self) -> bool:
+        """Whether the model predicts sentence order."""
+        return self._orders is not None
+
+    def forward(self, batch: Batch) -> Losses:
+        """Return the losses of a micro-batch.
+
+        Parameters
+        ----------
+        batch : Batch
+            On the device of the model.
+
+        Returns
+        -------
+        Losses
+            Sums.
+        """
+        output = base_of(self.model)(**self._inputs(batch))
+        hidden = output.last_hidden_state
+        places = batch.positions[..., None].expand(-1, -1, hidden.shape[-1])
+        at = hidden.gather(1, places).flatten(0, 1)
+        tokens, right_tokens = _summed(_called(self._tokens, at), batch.labels.flatten())
+        if self._orders is None:
+            zero = tokens.new_zeros(())
+            return Losses(tokens, zero, right_tokens, zero)
+        logits = _called(self._orders, output.pooler_output)
+        orders, right_orders = _summed(logits, batch.orders)
+        return Losses(tokens, orders, right_tokens, right_orders)
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        # Models such as RoBERTa have one type alone, and DistilBERT has none.
+        if getattr(self.model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = batch.token_type_ids
+        return inputs
+
+
+def _find(model: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:
+    for path in paths:
+        module: Any = model
+        for name in path.split("."):
+            module = getattr(module, name, None)
+        if isinstance(module, nn.Module):
+            return module
+    return None
+
+
+def _called(head: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
+    return x if head is None else head(x)
+
+
+def _summed(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of the cross entropies in float32, and how many predictions are right."""
+    total = cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    right = (logits.detach().argmax(-1) == labels).sum()
+    return total, right
