@@ -1,0 +1,185 @@
+"""One optimizer step: micro-batches, one sum over processes, one update or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mpobert_plugin.train.gradients import Gradients, reached
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from mpobert_plugin.train.data.batches import Batch
+    from mpobert_plugin.train.objective import Objective
+    from mpobert_plugin.train.precision import LossScale, Precision
+    from mpobert_plugin.train.processes import Processes
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step tells, as tensors on the device: reading them waits for it.
+
+    Parameters
+    ----------
+    numbers : Tensor
+        (4,): ``Losses.numbers`` summed over the global batch.
+    counts : Tensor
+        (2,): masked tokens and orders of the global batch.
+    norm : Tensor
+        Norm of the mean gradient before clipping.
+    skipped : Tensor of bool
+        Whether a gradient was not finite, so that nothing was changed.
+    scale : Tensor
+        The loss scale of this step.
+    """
+
+    numbers: Tensor
+    counts: Tensor
+    norm: Tensor
+    skipped: Tensor
+    scale: Tensor
+
+
+class Engine:
+    """Trains a model step by step.
+
+    The order is: losses as sums over the mean of the global batch, gradients added up in float32,
+    summed over processes, searched for infinities, unscaled, clipped, and given to the optimizer,
+    which changes nothing at all when one was not finite.
+
+    Parameters
+    ----------
+    objective : Objective
+        The model and its losses; float32 masters.
+    optimizer : torch.optim.Optimizer
+        One that takes ``grad_scale`` and ``found_inf`` as tensors, as torch's fused ones do.
+    gradients : Gradients
+        Of the parameters that are trained.
+    precision : Precision
+        In which numbers the network computes.
+    scale : LossScale
+        On the device.
+    processes : Processes
+        Who trains together.
+    clip : float
+        Largest norm of the gradient; 0 for no limit.
+    around : callable, optional
+        Makes a context around the micro-batches of a step, such as one that rebuilds matrices once.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        gradients: Gradients,
+        precision: Precision,
+        scale: LossScale,
+        processes: Processes,
+        clip: float = 1.0,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.objective = objective
+        self.optimizer = optimizer
+        self.gradients = gradients
+        self.precision = precision
+        self.scale = scale
+        self.processes = processes
+        self.clip = clip
+        self.around = around
+
+    def step(
+        self, batches: Sequence[Batch], reseed: Callable[[int], None] | None = None
+    ) -> StepResult:
+        """Return what a step told, after making it.
+
+        Parameters
+        ----------
+        batches : sequence of Batch
+            The micro-batches of this process.
+        reseed : callable, optional
+            Called with the number of each micro-batch before it runs.
+
+        Returns
+        -------
+        StepResult
+            Tensors on the device.
+        """
+        device = self.processes.device
+        counts = torch.stack([batch.counts() for batch in batches]).sum(0).to(device)
+        counts = self.processes.add(counts)
+        self.gradients.clear()
+        numbers = torch.zeros(4, device=device)
+        with self.around():
+            for number, batch in enumerate(batches):
+                if reseed is not None:
+                    reseed(number)
+                numbers += self._backward(batch.to(device), counts)
+        self.processes.add(numbers)
+        self.gradients.add_over(self.processes)
+        norm, overflow = self._prepare_update()
+        used = self.scale.value.clone()
+        self.optimizer.step()
+        self.scale.update(overflow)
+        return StepResult(numbers, counts, norm, overflow, used)
+
+    def losses(self, batch: Batch) -> Any:
+        """Return the losses of a micro-batch in the number format of the run.
+
+        Parameters
+        ----------
+        batch : Batch
+            On the device.
+
+        Returns
+        -------
+        Losses
+            Sums.
+        """
+        with self._format():
+            return self.objective(batch)
+
+    def reached(self, batch: Batch) -> set[str]:
+        """Return the names of the parameters that the losses depend on; nothing is changed.
+
+        Parameters
+        ----------
+        batch : Batch
+            Any micro-batch.
+
+        Returns
+        -------
+        set of str
+            Names as the gradients have them.
+        """
+        batch = batch.to(self.processes.device)
+        return reached(self.gradients.parameters, self.losses(batch).mean(batch.counts()))
+
+    def _backward(self, batch: Batch, counts: Tensor) -> Tensor:
+        losses = self.losses(batch)
+        (losses.mean(counts) * self.scale.value).backward()
+        numbers: Tensor = losses.numbers()
+        return numbers
+
+    def _prepare_update(self) -> tuple[Tensor, Tensor]:
+        """Tell the optimizer by what to divide the gradients, and whether to do nothing."""
+        scaled = torch.linalg.vector_norm(self.gradients.norms())
+        norm = scaled / self.scale.value
+        overflow = ~torch.isfinite(scaled)
+        divisor = self.scale.value
+        if self.clip > 0:
+            divisor = divisor * (norm / self.clip).clamp(min=1.0)
+        # Gradients of a skipped step are divided too, by anything that is finite.
+        self.optimizer.grad_scale = torch.where(overflow, 1.0, divisor)  # type: ignore[attr-defined]
+        self.optimizer.found_inf = overflow.float()  # type: ignore[attr-defined]
+        return norm, overflow
+
+    def _format(self) -> AbstractContextManager[Any]:
+        if self.precision.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.processes.device.type, dtype=self.precision.dtype)
