@@ -10,11 +10,13 @@ from torch import nn
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.checkpointing import allow_checkpointing
 from mpobert_plugin.guard import install_guard
 from mpobert_plugin.linear import MPOLinear
-from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names
+from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names, owners_of
 from mpobert_plugin.norm import MPOLayerNorm, MPONormBank, MPORMSNorm
 from mpobert_plugin.parts import beside_of
+from mpobert_plugin.placement import keep_banks_whole
 from mpobert_plugin.runtime import Banks, install_hooks
 from mpobert_plugin.stacked import StackedBank
 
@@ -77,6 +79,8 @@ def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
     banks.train(base.training)
     base.add_module(BANKS, banks)
     install_hooks(base)
+    keep_banks_whole(model)
+    allow_checkpointing(owners_of(model), [base.get_submodule(name) for name in names])
 
 
 def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:

@@ -84,6 +84,25 @@ def base_of(model: PreTrainedModel) -> nn.Module:
     return base
 
 
+def owners_of(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """Return a model and, when it is a model of its own, its base model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model of a family.
+
+    Returns
+    -------
+    list of transformers.PreTrainedModel
+        One or two; what transformers keeps on a model must be said to both.
+    """
+    base = base_of(model)
+    if isinstance(base, PreTrainedModel) and base is not model:
+        return [model, base]
+    return [model]
+
+
 def prefix_of(model: PreTrainedModel) -> str:
     """Return what comes before the base model's names in the names of the whole model.
 

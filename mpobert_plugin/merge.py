@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from mpobert_plugin.accounting import account
+from mpobert_plugin.checkpointing import forbid_checkpointing
 from mpobert_plugin.guard import allow_saving, remove_guard
-from mpobert_plugin.locate import BANKS, base_of
+from mpobert_plugin.locate import BANKS, base_of, owners_of
+from mpobert_plugin.placement import forget_banks
 from mpobert_plugin.plain_modules import check_undispatched, plain_modules
 from mpobert_plugin.recompute import drop_carrying
 from mpobert_plugin.rounding import check_dtype
@@ -147,6 +149,8 @@ def _clean(model: PreTrainedModel) -> None:
     del base._modules[BANKS]
     remove_hooks(base)
     remove_guard(base)
+    forbid_checkpointing(owners_of(model))
+    forget_banks(model)
     allow_saving(base)
     drop_carrying(base)
     for module in model.modules():

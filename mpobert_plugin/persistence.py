@@ -23,6 +23,7 @@ from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
 from mpobert_plugin.locate import BANKS, base_of, check_model, prefix_of
+from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
 from mpobert_plugin.stored_plan import check_plan
 from mpobert_plugin.unfilled import fill_unfilled
@@ -45,6 +46,7 @@ class MPOQuantizer(HfQuantizer):
         self,
         model: PreTrainedModel,
         checkpoint_files: Sequence[str] | None = None,
+        device_map: object = None,
         **_kwargs: Any,
     ) -> PreTrainedModel:
         check_model(model)
@@ -63,7 +65,9 @@ class MPOQuantizer(HfQuantizer):
                 "got none. Use the config.json that save_pretrained wrote."
             )
         check_plan(model, plan)
-        attach(model, plan, Banks(dict(make_banks(plan)), plan))
+        banks = Banks(dict(make_banks(plan)), plan)
+        attach(model, plan, banks)
+        check_device_map(model, banks, device_map)
         if shapes:
             check(model, shapes, "checkpoint")
         _expect_marker(model, guard_key(model, plan))
