@@ -10,6 +10,8 @@ import pytest
 collect_ignore: list[str] = []
 if find_spec("torch") is None or find_spec("transformers") is None:
     collect_ignore += ["mpobert_plugin", "tests/mpobert_plugin", "tests/test_readme.py"]
+if find_spec("peft") is None:
+    collect_ignore += ["mpobert_plugin/peft"]
 if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
 if find_spec("quimb") is None:

@@ -12,7 +12,7 @@ from mpobert_plugin.needs import require
 require("torch", "transformers")
 
 # ruff: noqa: E402
-from mpobert_plugin import errors, families
+from mpobert_plugin import errors, families, peft
 from mpobert_plugin.accounting import ParameterReport, account
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.calibrate import input_metrics
@@ -60,6 +60,7 @@ __all__ = [
     "merge",
     "merge_adapters",
     "merge_with_report",
+    "peft",
     "set_cache",
     "unmerge_adapters",
 ]

@@ -16,7 +16,7 @@ from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.guard import allow_saving, refuse_saving
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of
-from mpobert_plugin.plain_modules import check_undispatched, plain_modules
+from mpobert_plugin.plain_modules import check_undispatched, check_unwrapped, plain_modules
 from mpobert_plugin.runtime import banks_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def merge_adapters(model: PreTrainedModel) -> MergeReport:
             "the adapters must not be merged yet, got a model in which they are. Call "
             "mpobert_plugin.unmerge_adapters(model) first."
         )
+    check_unwrapped(model)
     check_undispatched(model)
     with torch.inference_mode(False), torch.no_grad():
         made = plain_modules(model, wanted=_is_adapted)

@@ -7,13 +7,15 @@ from importlib.util import find_spec
 from mpobert_plugin.errors import MissingPackageError
 
 
-def require(*packages: str) -> None:
+def require(*packages: str, extra: str = "mpobert") -> None:
     """Raise when a package is not installed, with the command that installs it.
 
     Parameters
     ----------
     *packages : str
         Names to import.
+    extra : str
+        Extra of the distribution that installs them.
 
     Raises
     ------
@@ -28,5 +30,5 @@ def require(*packages: str) -> None:
     if missing:
         raise MissingPackageError(
             f"mpobert_plugin needs {' and '.join(missing)}, which cannot be found. "
-            'Install them: pip install "tensornet-mpo[mpobert]"'
+            f'Install them: pip install "tensornet-mpo[{extra}]"'
         )

@@ -167,6 +167,27 @@ def check_undispatched(root: nn.Module) -> None:
             )
 
 
+def check_unwrapped(model: PreTrainedModel) -> None:
+    """Refuse a model into whose layers PEFT has put adapters of its own.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+
+    Raises
+    ------
+    ConversionError
+        When it has some.
+    """
+    if getattr(model, "peft_config", None):
+        raise ConversionError(
+            "model must have no adapters of PEFT in its layers, got some. Call "
+            "mpobert_plugin.peft.merge(peft_model), which merges them too, or unload them first: "
+            "peft_model.unload(). Nothing was changed."
+        )
+
+
 def exact_reader(reader: Reader, name: str) -> Exact:
     """Return what a reader of a bank computes with.
 

@@ -1,0 +1,8 @@
+"""LoRA of the PEFT library on top of converted models: configure, reload, merge."""
+
+from __future__ import annotations
+
+from mpobert_plugin.peft.config import lora_config, register
+from mpobert_plugin.peft.whole import load, merge
+
+__all__ = ["load", "lora_config", "merge", "register"]

@@ -1,0 +1,95 @@
+"""What a LoRA configuration must not ask of a converted model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean, shorten
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+STARTS = (True, False, "gaussian")
+
+
+def check_options(config: Any) -> None:
+    """Refuse options that write into the base weight, which is a copy in a converted model.
+
+    Parameters
+    ----------
+    config : peft.LoraConfig
+        The configuration.
+
+    Raises
+    ------
+    ConfigError
+        When it asks for another start than zeros in B, for a variant of LoRA, or for biases of
+        adapted layers alone.
+    """
+    start = config.init_lora_weights
+    # 1 == True, but no option of PEFT.
+    if not any(start is known or start == known for known in STARTS):
+        raise ConfigError(
+            f"init_lora_weights must be True, False or 'gaussian' on converted models, got "
+            f"{start!r}, which changes the base weight: here that is a product of shared tensors."
+        )
+    fields = dataclasses.fields(config)
+    variants = [field.name for field in fields if field.metadata.get("is_lora_variant")]
+    for name in ("use_dora", *variants):
+        if getattr(config, name, None):
+            raise ConfigError(
+                f"{name} must be left out on converted models, got {getattr(config, name)!r}: "
+                "plain LoRA is what an MPOLinear can have."
+            )
+    if config.bias == "lora_only":
+        raise ConfigError(
+            "bias must be 'none' or 'all' on converted models, got 'lora_only': the biases are "
+            "slices of one tensor of the bank."
+        )
+
+
+def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
+    """Refuse names that match no module, as PEFT does only when none of them matches.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model that is to be adapted.
+    names : str, iterable of str, or None
+        A regular expression of full names, or names and ends of names; None is left to PEFT.
+    argument : str
+        Name of the option, for the message.
+
+    Raises
+    ------
+    TargetError
+        When a name matches nothing; close names are told.
+    """
+    if names is None:
+        return
+    paths = [path for path, _ in model.named_modules() if path]
+    if isinstance(names, str):
+        if names.lower() == "all-linear":
+            raise TargetError(
+                f"{argument}='all-linear' leaves out the matrices of a converted model. Name "
+                "roles: mpobert_plugin.peft.lora_config(model, targets=['query', 'value'])."
+            )
+        if not any(re.fullmatch(names, path) for path in paths):
+            raise TargetError(f"{argument} must match modules of the model, got {names!r}.")
+        return
+    listed = list(names) if isinstance(names, Iterable) else [names]
+    unknown = [name for name in listed if not _matches(name, paths)]
+    if unknown:
+        known = sorted({path.rpartition(".")[2] for path in paths} - set(map(str, range(1000))))
+        hints = " ".join(f"{name!r}: {did_you_mean(str(name), known)}" for name in unknown)
+        raise TargetError(
+            f"{argument} must name modules of the model, got {len(unknown)} unknown of "
+            f"{len(listed)}: {shorten(map(str, unknown))}. {hints}"
+        )
+
+
+def _matches(name: object, paths: Sequence[str]) -> bool:
+    return any(path == name or path.endswith(f".{name}") for path in paths)

@@ -1,0 +1,188 @@
+"""LoRA configurations that know the roles of a converted model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean
+from mpobert_plugin.linear import MPOLinear
+from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
+from mpobert_plugin.needs import require
+from mpobert_plugin.parts import module_beside
+from mpobert_plugin.peft.checks import check_names, check_options
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel
+
+
+def lora_config(
+    model: PreTrainedModel,
+    rank: int = 8,
+    targets: Sequence[str] | None = None,
+    *,
+    alpha: float | None = None,
+    modules_to_save: Sequence[str] | None = None,
+    **options: Any,
+) -> LoraConfig:
+    """Return a LoRA configuration for ``peft.get_peft_model(model, config)``.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model of any head.
+    rank : int
+        Rank of the LoRA matrices.
+    targets : sequence of str, optional
+        Roles, such as 'query' and 'ffn_in', or paths inside a layer; by default those that get
+        adapters of the library's own. Each name must exist.
+    alpha : float, optional
+        The product is scaled by alpha / rank; alpha is the rank by default.
+    modules_to_save : sequence of str, optional
+        Modules that are trained whole and saved with the adapter. By default the parts of the
+        head that share no tensor with the base model, since a new task needs them trained.
+    **options
+        Further options of ``peft.LoraConfig``, such as ``lora_dropout``.
+
+    Returns
+    -------
+    peft.LoraConfig
+        A configuration that knows `MPOLinear`.
+
+    Raises
+    ------
+    MissingPackageError
+        When PEFT is not installed.
+    TargetError
+        When a name is none of the model's; close names are told.
+    ConfigError
+        When an option is impossible or would change the base weights.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> import mpobert_plugin as mp
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> bert = BertForSequenceClassification(BertConfig(num_hidden_layers=2, **sizes))
+    >>> config = lora_config(mp.convert(bert, n=3), rank=2, targets=["query", "value"])
+    >>> config.modules_to_save
+    ['classifier']
+    """
+    require("peft", extra="peft")
+    from peft import LoraConfig
+
+    check_model(model)
+    saved = _own_heads(model) if modules_to_save is None else list(modules_to_save)
+    check_names(model, saved, "modules_to_save")
+    if type(rank) is not int or rank < 1:
+        raise ConfigError(f"rank must be an integer >= 1, got {rank!r}.")
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=rank if alpha is None else alpha,  # type: ignore[arg-type]
+        target_modules=_pattern(model, targets),
+        modules_to_save=saved or None,
+        **options,
+    )
+    return register(config, model)
+
+
+def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraConfig:
+    """Return the configuration after telling it how LoRA goes around an `MPOLinear`.
+
+    PEFT refuses converted layers without. What PEFT stores does not hold this: a configuration
+    that is read back must be registered again, which `load` does.
+
+    Parameters
+    ----------
+    config : peft.LoraConfig
+        Any LoRA configuration; changed in place.
+    model : transformers.PreTrainedModel, optional
+        The model that is to be adapted, to check that every name of ``target_modules`` and
+        ``modules_to_save`` exists; PEFT itself is content with one of them.
+
+    Returns
+    -------
+    peft.LoraConfig
+        The same object.
+
+    Raises
+    ------
+    MissingPackageError
+        When PEFT is not installed.
+    ConfigError
+        When it is no LoRA configuration, or asks for what would change the base weights.
+    TargetError
+        When a name matches no module of `model`; close names are told.
+
+    Examples
+    --------
+    >>> from peft import LoraConfig
+    >>> config = register(LoraConfig(target_modules=["query"]))
+    """
+    require("peft", extra="peft")
+    from peft import LoraConfig
+
+    from mpobert_plugin.peft.layer import LoraMPOLinear
+
+    if not isinstance(config, LoraConfig):
+        raise ConfigError(f"config must be a peft.LoraConfig, got {type(config).__name__}.")
+    check_options(config)
+    if model is not None:
+        check_model(model)
+        check_names(model, config.target_modules, "target_modules")
+        check_names(model, config.modules_to_save, "modules_to_save")
+    config._register_custom_module({MPOLinear: LoraMPOLinear})
+    return config
+
+
+def _pattern(model: PreTrainedModel, targets: Sequence[str] | None) -> str:
+    """Return a regular expression of the full names of the matrices of some roles.
+
+    Names alone would match by their ends: 'output.dense' is two matrices of a BERT layer.
+    """
+    family = family_of(model)
+    beside = {role: path for role, path in family.beside.items() if module_beside(model, path)}
+    known = {**family.matrices, **beside}
+    if targets is None:
+        roles = [role for role in family.adapter_defaults if role in known]
+    else:
+        roles = _roles(targets, known)
+    inside = "|".join(re.escape(known[role]) for role in roles if role not in beside)
+    parts = [rf"{family.layer_pattern}\.({inside})"] if inside else []
+    parts += [re.escape(known[role]) for role in roles if role in beside]
+    return re.escape(prefix_of(model)) + "(" + "|".join(parts) + ")"
+
+
+def _roles(targets: object, known: dict[str, str]) -> list[str]:
+    names = [targets] if isinstance(targets, str) else targets
+    if not isinstance(names, Iterable):
+        raise ConfigError(f"targets must list names, got {targets!r}.")
+    listed = list(names)
+    if not listed:
+        raise ConfigError("targets must list at least one name, got none.")
+    roles = {path: role for role, path in known.items()} | {role: role for role in known}
+    unknown = [name for name in listed if name not in roles]
+    if unknown:
+        hints = " ".join(f"{n!r}: {did_you_mean(str(n), list(known))}" for n in unknown)
+        raise TargetError(
+            f"targets must name matrices of the model ({', '.join(known)}), got {len(unknown)} "
+            f"unknown of {len(listed)}. {hints}"
+        )
+    asked = {roles[name] for name in listed}
+    return [role for role in known if role in asked]
+
+
+def _own_heads(model: PreTrainedModel) -> list[str]:
+    """Return the parts of the head that share no tensor with the base model."""
+    base = base_of(model)
+    if base is model:
+        return []
+    of_base = {id(parameter) for parameter in base.parameters()}
+    heads = []
+    for name, part in model.named_children():
+        own = [id(parameter) for parameter in part.parameters()]
+        if part is not base and own and not of_base.intersection(own):
+            heads.append(name)
+    return heads

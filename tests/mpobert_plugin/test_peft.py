@@ -1,0 +1,399 @@
+"""LoRA of PEFT on converted models: training, reload, merging right or refused, wrong names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification, BertModel
+
+import mpobert_plugin as mp
+from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, TargetError
+from tests.mpobert_plugin.handing import assert_same_gradients, gradients
+from tests.mpobert_plugin.models import (
+    checkpoint_layers,
+    ids,
+    logits,
+    stir_adapters,
+    tiny_albert,
+    tiny_bert,
+)
+
+peft = pytest.importorskip("peft", reason="PEFT is not installed")
+from mpobert_plugin.peft.layer import LoraMPOLinear  # noqa: E402
+
+
+def classifier(**options):
+    model = tiny_bert(BertForSequenceClassification, num_labels=2)
+    return mp.convert(model, **{"sharing": "all", "fit": "mean", **options})
+
+
+def adapted(model, **options):
+    """Return a model with LoRA whose products are not zero."""
+    wrapped = peft.get_peft_model(model, mp.peft.lora_config(model, rank=2, **options))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return wrapped.eval()
+
+
+def trained(model):
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def step(model):
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.1)
+    model(ids(), labels=torch.tensor([0, 1])).loss.backward()
+    optimizer.step()
+    return model.eval()
+
+
+class TestTraining:
+    def test_one_step_changes_lora_and_the_head_alone(self):
+        model = adapted(classifier())
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        step(model)
+        after = model.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == trained(model)
+        assert all("lora_" in n or "classifier.modules_to_save" in n for n in changed)
+        assert sum("lora_" in name for name in changed) == 2 * (4 * 4 + 1)
+
+    def test_a_fresh_adapter_changes_nothing(self):
+        model = classifier()
+        before = logits(model)
+        wrapped = peft.get_peft_model(model, mp.peft.lora_config(model))
+        assert torch.equal(logits(wrapped.eval()), before)
+        with wrapped.disable_adapter():
+            assert torch.equal(logits(wrapped), before)
+
+    def test_the_dense_twin_with_lora_agrees_forward_and_backward(self):
+        model = mp.convert(tiny_bert(), max_bond=4).double()
+        plain = mp.merge(model)
+        config = peft.LoraConfig(
+            r=2, lora_alpha=2, target_modules=["query", "key", "value", "attention.output.dense"]
+        )
+        torch.manual_seed(6)
+        dense = peft.get_peft_model(plain, config)
+        torch.manual_seed(6)
+        ours = adapted(model)
+        values = dict(ours.named_parameters())
+        with torch.no_grad():
+            for name, parameter in dense.named_parameters():
+                if "lora_" in name:
+                    parameter.copy_(values[name])
+        for one in (dense, ours):
+            one.train()
+            one(ids(), labels=ids()).loss.backward()
+        torch.testing.assert_close(ours(ids()).logits, dense(ids()).logits, rtol=0, atol=1e-10)
+        assert len(gradients(ours)) == 2 * 4 * 4
+        assert_same_gradients(gradients(ours), gradients(dense), atol=1e-10)
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointed_layers_give_the_same_gradients(self, reentrant):
+        runs = []
+        for checkpointed in (False, True):
+            model = classifier()
+            if checkpointed:
+                checkpoint_layers(model, reentrant)
+            torch.manual_seed(7)
+            model = adapted(model).train()
+            model(ids(), labels=torch.tensor([0, 1])).loss.backward()
+            runs.append(gradients(model))
+        assert_same_gradients(*runs)
+
+    def test_the_number_of_adapted_modules_is_told(self):
+        model = adapted(classifier(), targets=["query", "ffn_out"])
+        assert len(model.targeted_module_names) == 8
+        layers = [m for m in model.modules() if isinstance(m, LoraMPOLinear)]
+        assert len(layers) == 8
+        assert model.get_nb_trainable_parameters()[0] == 4 * (2 * (32 + 32) + 2 * (64 + 32)) + 66
+
+
+RELOAD = """
+import sys
+import torch
+from transformers import BertForSequenceClassification
+import mpobert_plugin as mp
+base, adapter, data = sys.argv[1:]
+torch.manual_seed(77)
+model = BertForSequenceClassification.from_pretrained(base)
+with torch.no_grad():
+    model.classifier.weight.normal_()
+loaded = mp.peft.load(model, adapter).eval()
+data = torch.load(data, weights_only=True)
+with torch.no_grad():
+    found = loaded(data["ids"]).logits
+torch.testing.assert_close(found, data["expected"], rtol=0, atol=1e-6)
+plain = mp.peft.merge(loaded)
+with torch.no_grad():
+    found = plain(data["ids"]).logits
+torch.testing.assert_close(found, data["expected"], rtol=0, atol=1e-5)
+"""
+
+
+class TestM10TheHeadComesBack:
+    def test_saved_and_loaded_on_another_random_head_in_a_new_process(self, tmp_path):
+        base = classifier()
+        base.save_pretrained(tmp_path / "base")
+        model = step(adapted(base))
+        with torch.no_grad():
+            model.base_model.model.classifier.modules_to_save["default"].weight.add_(1.0)
+        model.save_pretrained(tmp_path / "adapter")
+        torch.save({"ids": ids(), "expected": logits(model)}, tmp_path / "data.pt")
+        folders = [str(tmp_path / name) for name in ("base", "adapter", "data.pt")]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", RELOAD, *folders],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_the_head_is_saved_without_being_named(self):
+        assert mp.peft.lora_config(classifier()).modules_to_save == ["classifier"]
+
+    def test_a_head_that_is_tied_to_the_embedding_is_not(self):
+        assert mp.peft.lora_config(mp.convert(tiny_bert())).modules_to_save is None
+        assert mp.peft.lora_config(mp.convert(tiny_bert(BertModel))).modules_to_save is None
+
+    def test_further_modules_can_be_named(self, tmp_path):
+        model = adapted(classifier(), modules_to_save=["classifier", "pooler"], targets=["key"])
+        assert sum("modules_to_save" in name for name in trained(model)) == 4
+        step(model).save_pretrained(tmp_path)
+        loaded = mp.peft.load(classifier(), tmp_path).eval()
+        torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-6)
+
+
+class TestM09WrongNames:
+    @pytest.mark.parametrize("targets", [["query", "FAKE_MODULE"], ["FAKE_MODULE"], "FAKE_MODULE"])
+    def test_a_name_that_does_not_exist(self, targets):
+        model = classifier()
+        with pytest.raises(TargetError, match=r"1 unknown of [12].* 'FAKE_MODULE': Known names"):
+            mp.peft.lora_config(model, targets=targets)
+        with pytest.raises(TargetError, match=r"must name matrices of the model .query, key, "):
+            mp.peft.lora_config(model, targets=["querry"])
+
+    def test_a_name_that_matches_by_its_end_only(self):
+        model = classifier()
+        for name in ("dense", "output.dense.", "ery"):
+            with pytest.raises(TargetError, match=re.escape(repr(name))):
+                mp.peft.lora_config(model, targets=[name])
+        config = mp.peft.lora_config(model, targets=["output.dense"])
+        names = peft.get_peft_model(model, config).targeted_module_names
+        assert names == [f"bert.encoder.layer.{k}.output.dense" for k in range(4)]
+
+    def test_a_configuration_of_ones_own(self):
+        model = classifier()
+        given = peft.LoraConfig(target_modules=["query", "FAKE_MODULE"])
+        with pytest.raises(TargetError, match=r"got 1 unknown of 2: FAKE_MODULE. 'FAKE_MODULE': "):
+            mp.peft.register(given, model)
+        given = peft.LoraConfig(target_modules=["querry"])
+        with pytest.raises(TargetError, match=r"'querry': Did you mean 'query'"):
+            mp.peft.register(given, model)
+        given = peft.LoraConfig(target_modules=".*fake")
+        with pytest.raises(
+            TargetError, match=re.escape("must match modules of the model, got '.*")
+        ):
+            mp.peft.register(given, model)
+        given = peft.LoraConfig(target_modules=["query"], modules_to_save=["classifer"])
+        with pytest.raises(TargetError, match=r"modules_to_save must name .*mean 'classifier'"):
+            mp.peft.register(given, model)
+        given = peft.LoraConfig(target_modules="all-linear")
+        with pytest.raises(
+            TargetError, match=r"'all-linear' leaves out the matrices of a converted"
+        ):
+            mp.peft.register(given, model)
+
+    def test_nothing_is_adapted_when_a_name_is_wrong(self):
+        model = classifier()
+        with pytest.raises(TargetError):
+            mp.peft.lora_config(model, targets=["query", "valu"])
+        assert not any(isinstance(module, LoraMPOLinear) for module in model.modules())
+
+    def test_roles_of_other_families(self):
+        model = mp.from_albert(tiny_albert(), 3)
+        wrapped = adapted(model, targets=["embedding_projection", "ffn_in"])
+        assert wrapped.targeted_module_names == [
+            "albert.encoder.embedding_hidden_mapping_in",
+            *(f"albert.encoder.albert_layer_groups.{k}.albert_layers.0.ffn" for k in range(3)),
+        ]
+
+
+class TestMerging:
+    @pytest.mark.parametrize("safe", [False, True])
+    def test_peft_refuses_to_merge_in_place(self, safe):
+        model = adapted(classifier())
+        before = logits(model)
+        message = (
+            "LoRA cannot be merged into layer 0 of 'query', whose matrix is rebuilt from tensors "
+            "of a bank that 4 layers read. Call mpobert_plugin.peft.merge(model), which returns"
+        )
+        for merge in (model.merge_and_unload, model.merge_adapter):
+            with pytest.raises(ConversionError, match=re.escape(message)):
+                merge(safe_merge=safe)
+        assert torch.equal(logits(model), before)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            classifier,
+            lambda: classifier(adapter_rank=2),
+            lambda: mp.convert(tiny_bert(), max_bond=4),
+            lambda: mp.from_albert(tiny_albert(), 3, adapter_rank=1),
+        ],
+    )
+    def test_merging_into_a_plain_model_is_right(self, make, tmp_path):
+        base = make()
+        stir_adapters(base)
+        without = logits(base)
+        model = adapted(base, lora_bias=False)
+        before = logits(model)
+        assert (before - without).abs().max() > 1e-4
+        merged = mp.peft.merge(model)
+        torch.testing.assert_close(logits(merged), before, rtol=0, atol=1e-5)
+        assert torch.equal(logits(model), before)
+        kinds = {type(module).__module__.partition(".")[0] for module in merged.modules()}
+        assert kinds <= {"torch", "transformers"}
+        merged.save_pretrained(tmp_path)
+        loaded, info = type(merged).from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(info.values()), info
+        assert torch.equal(logits(loaded), logits(merged))
+
+    def test_biases_and_several_active_adapters_are_merged(self):
+        base = classifier()
+        model = adapted(base, lora_bias=True)
+        config = mp.peft.lora_config(base, rank=3, targets=["query"], modules_to_save=[])
+        model.add_adapter("second", config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B.second" in name or name.endswith("lora_B.default.bias"):
+                    parameter.normal_(0.0, 0.1)
+        model.base_model.set_adapter(["default", "second"])
+        both = logits(model)
+        torch.testing.assert_close(logits(mp.peft.merge(model)), both, rtol=0, atol=1e-5)
+        model.base_model.set_adapter("default")
+        one = logits(model)
+        assert not torch.equal(one, both)
+        torch.testing.assert_close(logits(mp.peft.merge(model)), one, rtol=0, atol=1e-5)
+
+    def test_unloading_gives_the_converted_model_back(self):
+        base = classifier()
+        before, readers = logits(base), [m for m in base.modules() if isinstance(m, mp.MPOLinear)]
+        plain = adapted(base, modules_to_save=[]).unload()
+        assert plain is base
+        assert torch.equal(logits(plain), before)
+        assert [m for m in plain.modules() if isinstance(m, mp.MPOLinear)] == readers
+        mp.assert_shared(plain)
+
+    def test_other_things_are_refused(self):
+        with pytest.raises(ModelTypeError, match=r"model must be a peft.PeftModel, got Bert"):
+            mp.peft.merge(classifier())
+        plain = peft.get_peft_model(tiny_bert(), peft.LoraConfig(target_modules=["query"]))
+        with pytest.raises(ConversionError, match=r"model must be converted, got a plain Bert"):
+            mp.peft.merge(plain)
+
+    def test_a_model_inside_a_peft_model_is_not_merged_without_its_lora(self):
+        inner = adapted(classifier(adapter_rank=2)).get_base_model()
+        for merge in (mp.merge, mp.merge_adapters):
+            with pytest.raises(ConversionError, match=r"model must have no adapters of PEFT"):
+                merge(inner)
+
+    def test_lora_on_merged_adapters_is_not_lost(self):
+        base = classifier(adapter_rank=2)
+        with pytest.warns(mp.errors.MPOBertWarning):
+            mp.merge_adapters(base)
+        model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["query"]))
+        with pytest.raises(ConversionError, match=r"must be as it was merged, got another module"):
+            mp.unmerge_adapters(base)
+        model.unload()
+        mp.unmerge_adapters(base)
+
+
+class TestOptions:
+    @pytest.mark.parametrize("start", ["pissa", "olora", "orthogonal", "pissa_niter_4", "lora_ga"])
+    def test_starts_that_change_the_base_weight(self, start):
+        with pytest.raises(
+            ConfigError, match=r"init_lora_weights must be True, False or 'gaussian'"
+        ):
+            mp.peft.lora_config(classifier(), init_lora_weights=start)
+
+    def test_variants(self):
+        with pytest.raises(ConfigError, match=r"use_dora must be left out on converted models"):
+            mp.peft.lora_config(classifier(), use_dora=True)
+        with pytest.raises(ConfigError, match=r"bias must be 'none' or 'all' .* got 'lora_only'"):
+            mp.peft.lora_config(classifier(), bias="lora_only")
+
+    def test_what_was_changed_after_registering_is_found_too(self):
+        model = classifier()
+        config = mp.peft.lora_config(model)
+        config.use_dora = True
+        with pytest.raises(ConfigError, match=r"use_dora"):
+            peft.get_peft_model(model, config)
+
+    @pytest.mark.parametrize("rank", [0, 2.0, True, "2"])
+    def test_ranks(self, rank):
+        with pytest.raises(ConfigError, match=r"rank must be an integer >= 1, got"):
+            mp.peft.lora_config(classifier(), rank=rank)
+
+    @pytest.mark.parametrize(
+        ("targets", "message"),
+        [([], "targets must list at least one name"), (3, "targets must list names, got 3")],
+    )
+    def test_targets(self, targets, message):
+        with pytest.raises(ConfigError, match=message):
+            mp.peft.lora_config(classifier(), targets=targets)
+
+    def test_alpha_gaussian_start_and_dropout(self):
+        config = mp.peft.lora_config(
+            classifier(), rank=4, alpha=16, init_lora_weights="gaussian", lora_dropout=0.1
+        )
+        assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 16, 0.1)
+
+    def test_other_configurations(self):
+        with pytest.raises(ConfigError, match=r"config must be a peft.LoraConfig, got IA3Config"):
+            mp.peft.register(peft.IA3Config())
+
+    def test_trained_biases_of_the_banks_are_saved(self, tmp_path):
+        model = step(adapted(classifier(), bias="all"))
+        assert "base_model.model.bert.mpo.query.bias" in trained(model)
+        model.save_pretrained(tmp_path)
+        loaded = mp.peft.load(classifier(), tmp_path).eval()
+        torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-6)
+
+    def test_half_precision(self):
+        model = adapted(classifier().to(torch.bfloat16))
+        merged = mp.peft.merge(model)
+        assert merged.dtype == torch.bfloat16
+        difference = (logits(merged).float() - logits(model).float()).abs().max()
+        assert difference < 0.05
+
+    def test_peft_alone_refuses_a_converted_layer(self):
+        with pytest.raises(ValueError, match=r"Target module MPOLinear"):
+            peft.get_peft_model(classifier(), peft.LoraConfig(target_modules=["query"]))
+
+
+WITHOUT_PEFT = """
+import importlib.util as util
+find = util.find_spec
+util.find_spec = lambda name, package=None: None if name == "peft" else find(name, package)
+import mpobert_plugin as mp
+mp.peft.lora_config(None)
+"""
+
+
+def test_where_peft_is_not_installed_the_message_says_what_to_install():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PEFT], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert 'needs peft, which cannot be found. Install them: pip install "tensornet-mpo[peft]"' in (
+        done.stderr
+    )
