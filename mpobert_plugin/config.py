@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean
+from mpobert_plugin.errors import CheckpointError, ConfigError, SharingError, did_you_mean
 from mpobert_plugin.options import check_integer, own_integer, own_number, refuse_unknown
 from mpobert_plugin.plan import FITS, GAUGES, ConversionPlan
-from mpobert_plugin.sharing import Policy
+from mpobert_plugin.sharing import Policies, Policy
 
 METHOD = "mpo"
 VERSION = 1
@@ -28,9 +28,11 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
 
     Parameters
     ----------
-    sharing : str, list of blocks, or None
+    sharing : str, list of blocks, function, mapping, or None
         Which layers share central tensors: 'none', 'all', 'groups:k', 'albert' (auxiliary tensors
-        too) or blocks of layer numbers. None shares what is one module in the model already.
+        too), blocks of layer numbers, or a function of layer and role that returns the same key
+        for layers that share. A mapping gives a policy to each role. None shares what is one
+        module in the model already.
     n : int
         Number of sites of each matrix, unless `shapes` gives them.
     shapes : mapping or pair, optional
@@ -48,8 +50,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         Adapters are scaled by alpha / rank; alpha is the rank when None.
     adapter_targets : sequence of str, optional
         Roles that get an adapter; those of the family when None.
-    share_bias, share_norm : bool, str, or list of blocks, optional
-        Sharing policy of biases and of LayerNorms; None and False keep them per layer.
+    share_bias, share_norm : bool, str, list of blocks, function, or mapping, optional
+        Sharing policy of biases and of norms; None and False keep them per layer.
     gauge : str
         'symmetric', 'central', 'left', 'right' or 'identity'.
     fit : str, optional
@@ -73,7 +75,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
 
     def __init__(
         self,
-        sharing: Policy = None,
+        sharing: Policies = None,
         n: int = 5,
         shapes: Shapes = None,
         max_bond: int | None = None,
@@ -82,8 +84,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         adapter_rank: int = 0,
         adapter_alpha: float | None = None,
         adapter_targets: Sequence[str] | None = None,
-        share_bias: Policy = None,
-        share_norm: Policy = None,
+        share_bias: Policies = None,
+        share_norm: Policies = None,
         gauge: str = "symmetric",
         fit: str | None = None,
         plan: ConversionPlan | Mapping[str, Any] | None = None,
@@ -94,7 +96,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = VERSION
         self.loaded_by = LOADED_BY
-        self.sharing = _plain(sharing)
+        self.sharing = _policies(sharing, "sharing")
         self.n = own_integer(n)
         self.shapes = _shapes(shapes)
         self.max_bond = own_integer(max_bond)
@@ -103,8 +105,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.adapter_rank = own_integer(adapter_rank)
         self.adapter_alpha = own_number(adapter_alpha)
         self.adapter_targets = _names(adapter_targets, "adapter_targets")
-        self.share_bias = _plain(share_bias)
-        self.share_norm = _plain(share_norm)
+        self.share_bias = _policies(share_bias, "share_bias")
+        self.share_norm = _policies(share_norm, "share_norm")
         self.gauge = gauge
         self.fit = fit
         self.plan = _plan(plan)
@@ -226,7 +228,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         return isinstance(other, MPOConfig) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.to_dict(), sort_keys=True))
+        return hash(json.dumps(self.to_dict(), sort_keys=True, default=repr))
 
     def __repr__(self) -> str:
         default = vars(MPOConfig())
@@ -307,6 +309,15 @@ def _names(given: Sequence[str] | None, argument: str) -> tuple[str, ...] | None
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{argument} must list at least one name, got {given!r}.")
     return tuple(dict.fromkeys(names))
+
+
+def _policies(policies: Policies, argument: str) -> Policies:
+    if not isinstance(policies, Mapping):
+        return _plain(policies)
+    for role in policies:
+        if not isinstance(role, str):
+            raise SharingError(f"{argument} must name roles and their policies, got {role!r}.")
+    return {role: _plain(policy) for role, policy in policies.items()}
 
 
 def _plain(policy: Policy) -> Policy:

@@ -14,6 +14,7 @@ from mpobert_plugin.init.decomposed import Prepared, prepare
 from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
 from mpobert_plugin.options import refuse_unknown
 from mpobert_plugin.planning import make_plan
+from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import tensornet as tn
     from mpobert_plugin.config import Shapes
     from mpobert_plugin.plan import ConversionPlan
-    from mpobert_plugin.sharing import LayerMap, Policy
+    from mpobert_plugin.sharing import LayerMap, Policies
 
 Model = TypeVar("Model", bound="PreTrainedModel")
 
@@ -33,7 +34,7 @@ def convert(
     model: Model,
     config: MPOConfig | None = None,
     *,
-    sharing: Policy = None,
+    sharing: Policies = None,
     n: int | None = None,
     shapes: Shapes = None,
     max_bond: int | None = None,
@@ -42,8 +43,8 @@ def convert(
     adapter_rank: int | None = None,
     adapter_alpha: float | None = None,
     adapter_targets: Sequence[str] | None = None,
-    share_bias: Policy = None,
-    share_norm: Policy = None,
+    share_bias: Policies = None,
+    share_norm: Policies = None,
     gauge: str | None = None,
     fit: str | None = None,
     **unknown: Never,
@@ -60,9 +61,10 @@ def convert(
         A plain ALBERT or BERT with any head.
     config : MPOConfig, optional
         All options in one object; the options below override it.
-    sharing : str or list of blocks, optional
-        Which layers share central tensors: 'none', 'all', 'groups:k', 'albert' or blocks. An
-        ALBERT gets a module of its own for each layer as soon as this is given.
+    sharing : str, list of blocks, function or mapping, optional
+        Which layers share central tensors: 'none', 'all', 'groups:k', 'albert', blocks, a function
+        of layer and role that returns a key, or one of these for each role. An ALBERT gets a
+        module of its own for each layer as soon as this is given.
     n : int, optional
         Number of sites, five by default.
     shapes : mapping or pair, optional
@@ -79,8 +81,8 @@ def convert(
         Adapters are scaled by alpha / rank.
     adapter_targets : sequence of str, optional
         Roles that get an adapter.
-    share_bias, share_norm : bool, str or list of blocks, optional
-        Sharing of biases and LayerNorms.
+    share_bias, share_norm : bool, str, list of blocks, function or mapping, optional
+        Sharing of biases and norms, in the same words.
     gauge : str, optional
         'symmetric' by default.
     fit : str, optional
@@ -232,7 +234,8 @@ def assemble(model: PreTrainedModel, plan: ConversionPlan, banks: Banks, config:
     expand_layers(model, plan)
     attach(model, plan, banks)
     finish(model, plan)
-    model.config.quantization_config = config.replace(plan=plan)
+    paths = {**family_of(model).matrices, **family_of(model).norms}
+    model.config.quantization_config = config.replace(plan=plan, **settled(config, plan, paths))
 
 
 def filled_banks(prepared: Prepared) -> Banks:

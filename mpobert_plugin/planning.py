@@ -24,6 +24,7 @@ from mpobert_plugin.locate import (
 from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
 from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.policies import by_role, shares_anything
 from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
 from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
@@ -99,7 +100,7 @@ def make_plan(
         targets=expand_targets(model, config.targets, "targets"),
         adapter_targets=expand_targets(model, config.adapter_targets, "adapter_targets"),
     )
-    if sources is None and config.sharing is not None and family_of(model).repeats_layers:
+    if sources is None and shares_anything(config.sharing) and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
     if sources is not None:
@@ -130,11 +131,16 @@ def _bank_specs(
         role: linears_of(model, role) for role in target_roles(family_of(model), config.targets)
     }
     check_shape_keys(config, targets)
+    paths = {role: family_of(model).matrices[role] for role in targets}
+    policies = by_role(config.sharing, paths, "sharing")
+    biased = {role: paths[role] for role, linears in targets.items() if _has_bias(linears)}
+    bias_policies = by_role(config.share_bias, biased, "share_bias")
     for role, linears in targets.items():
         layout = choose_layout(role, linears, config)
         weights = [linear.parameter for linear in linears.values()]
         biases = [linear.bias for linear in linears.values()]
-        central = _slices(config.sharing, weights, n_layers, "sharing")
+        policy = policies[role]
+        central = _slices(policy, weights, n_layers, "sharing", role)
         own = tuple(range(n_layers))
         alpha = float(config.adapter_alpha or config.adapter_rank)
         specs.append(
@@ -146,9 +152,9 @@ def _bank_specs(
                 col_dims=layout.col_dims,
                 bond_dims=layout.structural_bonds(config.max_bond),
                 central=central,
-                auxiliary=central if config.sharing in (None, "albert") else own,
-                bias=_slices(config.share_bias, biases, n_layers, "share_bias")
-                if _has_bias(linears)
+                auxiliary=central if policy in (None, "albert") else own,
+                bias=_slices(bias_policies[role], biases, n_layers, "share_bias", role)
+                if role in biased
                 else None,
                 adapter_rank=_rank(next(iter(linears.items())), config) if role in adapted else 0,
                 adapter_alpha=alpha if role in adapted else 0.0,
@@ -186,21 +192,24 @@ def _rank(named: tuple[str, nn.Linear | HostMatrix], config: MPOConfig) -> int:
 def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
     specs = []
     kind = family_of(model).norm_kind
+    policies = by_role(config.share_norm, family_of(model).norms, "share_norm")
     for role in family_of(model).norms:
         norms = norms_of(model, role)
         sizes = {name: norm_sizes(norm) for name, norm in norms.items()}
         _same(sizes, "size and eps of its norm")
         size, eps = next(iter(sizes.values()))
         weights = [norm._parameters["weight"] for norm in norms.values()]
-        slices = _slices(config.share_norm, weights, n_layers, "share_norm")
+        slices = _slices(policies[role], weights, n_layers, "share_norm", role)
         specs.append(NormSpec(role, size, eps, slices, kind))
     return tuple(specs)
 
 
-def _slices(policy: Policy, parameters: Sequence[object], n_layers: int, argument: str) -> LayerMap:
+def _slices(
+    policy: Policy, parameters: Sequence[object], n_layers: int, argument: str, role: str
+) -> LayerMap:
     """Return the map of a policy; without one, layers that have one parameter keep sharing it."""
     if policy is not None or len(parameters) != n_layers:
-        return layer_map(policy, n_layers, argument)
+        return layer_map(policy, n_layers, argument, role)
     seen: dict[int, int] = {}
     return tuple(seen.setdefault(id(parameter), len(seen)) for parameter in parameters)
 

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 from mpobert_plugin.errors import SharingError
 
-Policy: TypeAlias = "str | bool | Sequence[Sequence[int]] | None"
+Rule: TypeAlias = Callable[[int, str], Hashable]
+Policy: TypeAlias = "str | bool | Sequence[Sequence[int]] | Rule | None"
+# One for all roles, or one for each role that is named.
+Policies: TypeAlias = "Policy | Mapping[str, Policy]"
 LayerMap: TypeAlias = tuple[int, ...]
 
 # Longer numbers are no layer numbers, and Python may refuse to read them.
 _DIGITS = 12
-_WORDS = "'none', 'all', 'groups:k', 'albert' or a list of blocks of layer numbers"
+_WORDS = (
+    "'none', 'all', 'groups:k', 'albert', a list of blocks of layer numbers or a function of "
+    "layer and role"
+)
 
 
-def layer_map(policy: Policy, n_layers: int, argument: str = "sharing") -> LayerMap:
+def layer_map(policy: Policy, n_layers: int, argument: str = "sharing", role: str = "") -> LayerMap:
     """Return, for each layer, the number of the slice that it uses under a policy.
 
     Parameters
     ----------
-    policy : str, bool, sequence of sequences of int, or None
+    policy : str, bool, sequence of sequences of int, function, or None
         'none' (also False and None): a slice for each layer. 'all' (also True) and 'albert': one
         slice. 'groups:k': k blocks of neighbouring layers, as equal as possible. A list of blocks
-        such as ``[[0, 1], [2, 3]]``, which must hold every layer once.
+        such as ``[[0, 1], [2, 3]]``, which must hold every layer once. A function of layer number
+        and role: layers for which it returns the same key share, one with None shares with none.
     n_layers : int
         Number of layers.
     argument : str
         Name of the option, for messages.
+    role : str
+        Role that a function is asked for.
 
     Returns
     -------
@@ -43,18 +52,35 @@ def layer_map(policy: Policy, n_layers: int, argument: str = "sharing") -> Layer
     --------
     >>> layer_map("groups:2", 5)
     (0, 0, 0, 1, 1)
+    >>> layer_map(lambda layer, role: layer % 2, 5)
+    (0, 1, 0, 1, 0)
     """
-    if policy is None or policy is False:
-        return tuple(range(n_layers))
-    if policy is True:
-        return (0,) * n_layers
-    if not isinstance(policy, str):
+    if callable(policy):
+        return _ruled(policy, n_layers, argument, role)
+    if not (policy is None or isinstance(policy, str | bool)):
         return _blocks(policy, n_layers, argument)
-    if policy == "none":
+    if policy in (None, False, "none"):
         return tuple(range(n_layers))
-    if policy in ("all", "albert"):
+    if policy in (True, "all", "albert"):
         return (0,) * n_layers
-    return _groups(policy, n_layers, argument)
+    return _groups(str(policy), n_layers, argument)
+
+
+def _ruled(rule: Rule, n_layers: int, argument: str, role: str) -> LayerMap:
+    number_of: dict[Hashable, int] = {}
+    slices = []
+    for layer in range(n_layers):
+        try:
+            key = rule(layer, role)
+            # A layer that shares with none gets a key of its own.
+            own: Hashable = ("alone", layer) if key is None else ("with", key)
+            slices.append(number_of.setdefault(own, len(number_of)))
+        except TypeError as error:
+            raise SharingError(
+                f"{argument} must be a function of layer and role that returns a key which can be "
+                f"hashed, got an error for layer {layer} of {role!r}: {error}."
+            ) from error
+    return tuple(slices)
 
 
 def _groups(policy: str, n_layers: int, argument: str) -> LayerMap:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mpobert_plugin.config import MPOConfig
-    from mpobert_plugin.sharing import LayerMap, Policy
+    from mpobert_plugin.sharing import LayerMap, Policies
 
 Model = TypeVar("Model", bound="PreTrainedModel")
 
@@ -30,13 +30,13 @@ _DEFAULTS = {"sharing": "all", "share_bias": True, "share_norm": True}
 def from_albert(
     albert: Model,
     num_layers: int = 48,
-    sharing: Policy = None,
+    sharing: Policies = None,
     adapter_rank: int | None = None,
     deep_init: str = "copy",
     config: MPOConfig | None = None,
     *,
-    share_bias: Policy = None,
-    share_norm: Policy = None,
+    share_bias: Policies = None,
+    share_norm: Policies = None,
     **options: Any,
 ) -> Model:
     """Return a new MPOBERT of the same class, with a module of its own for each layer.
@@ -52,8 +52,8 @@ def from_albert(
         A plain ALBERT with any head.
     num_layers : int
         Number of layers of the result, more or fewer than the source runs.
-    sharing : str or list of blocks, optional
-        Which layers share central tensors: 'all' by default.
+    sharing : str, list of blocks, function or mapping, optional
+        Which layers share central tensors, as `mpobert_plugin.convert` takes it: 'all' by default.
     adapter_rank : int, optional
         Rank of the low-rank adapters of each layer, the pooler and the embedding projection; 0
         by default.
@@ -62,8 +62,8 @@ def from_albert(
     config : MPOConfig, optional
         Options in one object. Those that are given by name override it; what neither says is as
         the defaults here tell.
-    share_bias, share_norm : bool, str or list of blocks, optional
-        Sharing of biases and LayerNorms: True by default, which is one for all layers.
+    share_bias, share_norm : bool, str, list of blocks, function or mapping, optional
+        Sharing of biases and norms: True by default, which is one for all layers.
     **options
         Further options of `mpobert_plugin.convert`.
 

@@ -37,7 +37,7 @@ def test_groups_of_48_layers_are_16_each():
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
-        ("groups", "sharing must be 'none', 'all', 'groups:k', 'albert' or a list"),
+        ("groups", "sharing must be 'none', 'all', 'groups:k', 'albert', a list of blocks of"),
         ("groups:x", "got 'groups:x'"),
         ("groups:-1", "got 'groups:-1'"),
         ("groups:0", "1 to 4 groups, since the model has 4 layers, got 'groups:0'"),
@@ -73,3 +73,38 @@ def test_text_form_is_exact(n_layers, data):
 def test_bad_texts_are_refused_before_anything_is_made(text):
     with pytest.raises(SharingError, match="layer map"):
         decode(text, 4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (lambda layer, role: layer % 2, (0, 1, 0, 1, 0)),
+        (lambda layer, role: "end" if layer in (0, 4) else "middle", (0, 1, 1, 1, 0)),
+        (lambda layer, role: None, (0, 1, 2, 3, 4)),
+        (lambda layer, role: None if layer else role, (0, 1, 2, 3, 4)),
+        (lambda layer, role: None if layer < 2 else (1, "rest"), (0, 1, 2, 2, 2)),
+        (lambda layer, role: ("alone", layer // 4), (0, 0, 0, 0, 1)),
+        (lambda layer, role: layer // 2 if role == "query" else 0, (0, 0, 1, 1, 2)),
+    ],
+)
+def test_functions_of_layer_and_role(rule, expected):
+    assert layer_map(rule, 5, role="query") == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda layer: 0, "takes 1 positional argument but 2 were given"),
+        (lambda layer, role: [layer], "got an error for layer 0 of 'key': "),
+    ],
+)
+def test_functions_that_do_not_fit(rule, text):
+    with pytest.raises(SharingError) as caught:
+        layer_map(rule, 3, "share_bias", "key")
+    assert "share_bias must be a function of layer and role that returns a key" in str(caught.value)
+    assert text in str(caught.value)
+
+
+def test_errors_of_a_function_come_through():
+    with pytest.raises(ZeroDivisionError):
+        layer_map(lambda layer, role: 1 // layer, 3)
