@@ -43,7 +43,8 @@ class HostMatrix:
     Parameters
     ----------
     module : torch.nn.Module
-        A ``torch.nn.Linear``, or a ``Conv1D``, whose parameter is the transpose of W.
+        A ``torch.nn.Linear``, a ``Conv1D``, whose parameter is the transpose of W, or a
+        ``torch.nn.Embedding``, whose W has a row for each word.
 
     Examples
     --------
@@ -69,7 +70,7 @@ class HostMatrix:
     @property
     def bias(self) -> nn.Parameter | None:
         """The bias of the module, or None."""
-        return self.module._parameters["bias"]
+        return self.module._parameters.get("bias")
 
     @property
     def weight(self) -> Tensor:
@@ -95,7 +96,7 @@ def sizes_of(module: nn.Module) -> tuple[int, int]:
     Parameters
     ----------
     module : torch.nn.Module
-        A ``torch.nn.Linear`` or a ``Conv1D``.
+        A ``torch.nn.Linear``, a ``Conv1D`` or a ``torch.nn.Embedding``.
 
     Returns
     -------
@@ -109,5 +110,7 @@ def sizes_of(module: nn.Module) -> tuple[int, int]:
     """
     if isinstance(module, Conv1D):
         return int(module.nf), int(module.nx)
+    if isinstance(module, nn.Embedding):
+        return module.num_embeddings, module.embedding_dim
     linear = cast("nn.Linear", module)
     return linear.out_features, linear.in_features

@@ -97,6 +97,48 @@ def check_rms(name: str, module: nn.Module) -> None:
     _check_hooks(name, module)
 
 
+def check_embedding(name: str, module: nn.Module) -> None:
+    """Refuse a module that does more than to look up the rows of its weight.
+
+    Parameters
+    ----------
+    name : str
+        Full name, for the message.
+    module : torch.nn.Module
+        The module that is to be replaced.
+
+    Raises
+    ------
+    ConversionError
+        When it is no ``torch.nn.Embedding``, has hooks, a forward or parameters of its own kind,
+        or changes its weight or its gradient by itself.
+
+    Examples
+    --------
+    >>> check_embedding("wte", nn.Embedding(3, 2))
+    """
+    if type(module) is not nn.Embedding:
+        raise ConversionError(
+            f"{name} must be a plain Embedding, got {type(module).__name__}. {_REMEDY}"
+        )
+    check_forward(name, module)
+    _check_parameters(name, module, ("weight",))
+    _check_shape(name, module)
+    _check_hooks(name, module)
+    if module.max_norm is not None:
+        raise ConversionError(
+            f"{name} must have no max_norm, which rescales single rows of a weight, got "
+            f"{module.max_norm:g}: the rows of an MPO share their cores. Rescale the weight once, "
+            "set max_norm to None and convert then. Nothing was changed."
+        )
+    for option in ("sparse", "scale_grad_by_freq"):
+        if getattr(module, option):
+            raise ConversionError(
+                f"{name} must have {option}=False, got True: its gradient goes to the cores, "
+                f"which all words share. Set {option} to False. Nothing was changed."
+            )
+
+
 def _check_hooks(name: str, module: nn.Module) -> None:
     for store, what in _HOOKS.items():
         if vars(module).get(store):
@@ -160,6 +202,8 @@ def _check_shape(name: str, module: nn.Module) -> None:
         matrix = HostMatrix(module)
         expected: tuple[int, ...] = (matrix.out_features, matrix.in_features)
         expected = expected[::-1] if matrix.transposed else expected
+    elif isinstance(module, nn.Embedding):
+        expected = (module.num_embeddings, module.embedding_dim)
     else:
         expected = tuple(cast("nn.LayerNorm", module).normalized_shape)
     shape = tuple(cast("Tensor", module.weight).shape)

@@ -40,6 +40,9 @@ class ConversionPlan:
         Gauge of the cores.
     fit : str or None
         How layers that differ were brought to share.
+    outside : tuple of BankSpec
+        Matrices outside the layers, such as the word embedding; each has a bank of its own with
+        one slice.
 
     Examples
     --------
@@ -57,9 +60,10 @@ class ConversionPlan:
     sources: LayerMap | None = None
     gauge: str = "symmetric"
     fit: str | None = None
+    outside: tuple[BankSpec, ...] = ()
 
     def roles(self) -> list[str]:
-        """Return the roles of all banks, matrices before norms.
+        """Return the roles of all banks of the layers, matrices before norms.
 
         Returns
         -------
@@ -108,6 +112,8 @@ class ConversionPlan:
         }
         if self.sources is not None:
             fields["sources"] = encode(self.sources)
+        if self.outside:
+            fields["outside"] = [{"role": spec.role, **spec.to_dict()} for spec in self.outside]
         return fields
 
     def to_json(self) -> str:
@@ -143,7 +149,7 @@ class ConversionPlan:
         if not isinstance(fields, Mapping):
             raise CheckpointError(f"{where} must be an object of fields, got {fields!r}.")
         needed = ("family", "n_layers", "banks", "norms", "beside")
-        check_names(fields, needed, ("gauge", "fit", "sources"), where)
+        check_names(fields, needed, ("gauge", "fit", "sources", "outside"), where)
         n_layers = count(fields, "n_layers", where)
         if n_layers > MOST_LAYERS:
             raise CheckpointError(
@@ -167,6 +173,10 @@ class ConversionPlan:
             else layer_slices(fields, "sources", where, n_layers, gaps=True),
             gauge=word({"gauge": "symmetric", **fields}, "gauge", where, GAUGES),
             fit=None if fields.get("fit") is None else word(fields, "fit", where, FITS),
+            outside=tuple(
+                BankSpec.from_dict(role, bank, 1)
+                for role, bank in _entries({"outside": [], **fields}, "outside")
+            ),
         )
 
     def __str__(self) -> str:
@@ -180,6 +190,7 @@ class ConversionPlan:
         lines += [
             f"  {spec.role:<17} plain, with an adapter of rank {spec.rank}" for spec in self.beside
         ]
+        lines += [_outside_line(spec) for spec in self.outside]
         return "\n".join(lines)
 
 
@@ -195,11 +206,20 @@ def _entries(fields: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[st
     return list(zip(roles, given, strict=True))
 
 
-def _bank_line(spec: BankSpec) -> str:
+def _size(spec: BankSpec) -> str:
     dims = " ".join(f"{i}x{j}" for i, j in zip(spec.row_dims, spec.col_dims, strict=True))
     bonds = " ".join(str(bond) for bond in spec.bond_dims[1:-1])
+    return f"  {spec.role:<17} {spec.rows} x {spec.cols} as {dims}, bonds {bonds or '-'}"
+
+
+def _outside_line(spec: BankSpec) -> str:
+    adapter = f", adapter of rank {spec.adapter_rank}" if spec.adapter_rank else ""
+    return f"{_size(spec)}, outside the layers{adapter}"
+
+
+def _bank_line(spec: BankSpec) -> str:
     parts = [
-        f"  {spec.role:<17} {spec.rows} x {spec.cols} as {dims}, bonds {bonds or '-'}",
+        _size(spec),
         f"central {_users(spec.central)}",
         f"auxiliary {_users(spec.auxiliary)}",
     ]

@@ -9,6 +9,7 @@ ALBERT = register_family(
         name="albert",
         model_types=("albert",),
         layer_pattern=r"encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+",
+        embedding="embeddings.word_embeddings",
         matrices={
             "query": "attention.query",
             "key": "attention.key",

@@ -9,6 +9,7 @@ BERT = register_family(
         name="bert",
         model_types=("bert",),
         layer_pattern=r"encoder\.layer\.\d+",
+        embedding="embeddings.word_embeddings",
         matrices={
             "query": "attention.self.query",
             "key": "attention.self.key",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -79,6 +80,7 @@ def derived_family(base: nn.Module, model_type: str, layers: str | None = None) 
         matrices=matrices,
         norms={},
         needs_targets=True,
+        embedding=_embedding(base),
     )
 
 
@@ -112,6 +114,17 @@ def matrix_lists(base: nn.Module) -> Mapping[str, int]:
         if total:
             found[name] = total
     return found
+
+
+def _embedding(base: nn.Module) -> str:
+    """Return the name of the word embedding, or nothing when the host does not say which it is."""
+    find = getattr(base, "get_input_embeddings", None)
+    found = None
+    # The host's way to say that it does not know.
+    with suppress(RuntimeError):
+        found = None if find is None else find()
+    named = base.named_modules() if found is not None else ()
+    return next((name for name, module in named if module is found), "")
 
 
 def _sizes(module: nn.Module) -> tuple[int, int] | None:

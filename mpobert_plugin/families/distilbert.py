@@ -9,6 +9,7 @@ DISTILBERT = register_family(
         name="distilbert",
         model_types=("distilbert",),
         layer_pattern=r"transformer\.layer\.\d+",
+        embedding="embeddings.word_embeddings",
         matrices={
             "query": "attention.q_lin",
             "key": "attention.k_lin",

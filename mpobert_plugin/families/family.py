@@ -40,6 +40,8 @@ class Family:
         'layer' for ``torch.nn.LayerNorm``, 'rms' for the RMS norms of Llama.
     needs_targets : bool
         Whether a conversion must say which matrices it wants, since nobody chose them.
+    embedding : str
+        Path of the word embedding, seen from the base model; empty when it is not known.
 
     Examples
     --------
@@ -58,6 +60,7 @@ class Family:
     repeats_layers: bool = False
     norm_kind: str = "layer"
     needs_targets: bool = False
+    embedding: str = ""
 
     def layer_names(self, base: nn.Module) -> list[str]:
         """Return the names of the layers of a base model, first layer first.

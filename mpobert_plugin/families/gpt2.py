@@ -9,6 +9,7 @@ GPT2 = register_family(
         name="gpt2",
         model_types=("gpt2",),
         layer_pattern=r"h\.\d+",
+        embedding="wte",
         matrices={
             "query_key_value": "attn.c_attn",
             "attention_output": "attn.c_proj",

@@ -9,6 +9,7 @@ LLAMA = register_family(
         name="llama",
         model_types=("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"),
         layer_pattern=r"layers\.\d+",
+        embedding="embed_tokens",
         matrices={
             "query": "self_attn.q_proj",
             "key": "self_attn.k_proj",

@@ -9,6 +9,7 @@ MPNET = register_family(
         name="mpnet",
         model_types=("mpnet",),
         layer_pattern=r"encoder\.layer\.\d+",
+        embedding="embeddings.word_embeddings",
         matrices={
             "query": "attention.attn.q",
             "key": "attention.attn.k",
