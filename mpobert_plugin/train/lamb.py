@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -237,19 +238,22 @@ def _dense(parameter: Tensor) -> Tensor:
 
 
 def _check(group: dict[str, Any]) -> None:
-    _at_least("lr", group["lr"], 0.0)
-    _at_least("eps", group["eps"], 0.0)
-    _at_least("weight_decay", group["weight_decay"], 0.0)
-    if not group["max_trust"] > 0.0:
-        raise ConfigError(f"max_trust must be a number above 0, got {group['max_trust']!r}.")
+    for name in ("lr", "eps", "weight_decay"):
+        # A rate that is a tensor may be on a device, and is not read.
+        if not isinstance(group[name], Tensor):
+            _check_number(name, group[name], 0.0 <= _number(group[name]) < math.inf, ">= 0")
+    most = group["max_trust"]
+    _check_number("max_trust", most, _number(most) > 0.0, "above 0")
     betas = group["betas"]
-    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+    pair = betas if isinstance(betas, Sequence) and len(betas) == 2 else (math.nan,)
+    if not all(0.0 <= _number(beta) < 1.0 for beta in pair):
         raise ConfigError(f"betas must be two numbers from 0 to below 1, got {betas!r}.")
 
 
-def _at_least(name: str, value: Any, least: float) -> None:
-    # A rate that is a tensor may be on a device, and is not read.
-    if isinstance(value, Tensor):
-        return
-    if not isinstance(value, int | float) or not least <= value < math.inf:
-        raise ConfigError(f"{name} must be a number >= {least:g}, got {value!r}.")
+def _check_number(name: str, value: object, fits: bool, range_: str) -> None:
+    if not fits:
+        raise ConfigError(f"{name} must be a number {range_}, got {value!r}.")
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
