@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mpobert_plugin.fingerprint import fingerprint
-from mpobert_plugin.reconstruct import AUTOCAST_DEVICES, rebuild, recipe
+from mpobert_plugin.halves import AUTOCAST_DEVICES
+from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.stacked import Place, StackedBank
 
 if TYPE_CHECKING:

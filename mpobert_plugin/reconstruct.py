@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from mpobert_plugin.halves import HALF, exact
+from mpobert_plugin.joining import Joining, fits_half, join
+from mpobert_plugin.rejoin import Rejoin
 from mpobert_plugin.spec import BankSpec
 
-_HALF = (torch.float16, torch.bfloat16)
-# Asked once, at import: torch 2.11 cannot trace the question inside a compiled graph.
-AUTOCAST_DEVICES = frozenset(
-    kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind)
-)
+_ADAPTER = ("adapter_up", "adapter_down")
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,13 @@ def _chain_cost(shapes: Sequence[tuple[int, int, int, int]]) -> int:
 
 
 def rebuild(
-    spec: BankSpec, how: Recipe, tensors: Mapping[str, Tensor], dtype: torch.dtype
+    spec: BankSpec,
+    how: Recipe,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    *,
+    recompute: bool = False,
+    half: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return the matrix of every layer, differentiable in every tensor of the bank.
 
@@ -104,44 +108,126 @@ def rebuild(
         Stacked tensors by the names of ``spec.tensor_shapes()``.
     dtype : torch.dtype
         Element type of the result.
+    recompute : bool
+        Whether backward computes the products again instead of keeping them.
+    half : bool
+        Whether a result in half precision may be computed in float16 with sums in float32.
 
     Returns
     -------
     tuple of Tensor
         One (rows, cols) matrix for each layer; layers that use the same slices get one object.
     """
-    with _exact(tensors["central"].device.type):
-        wide = {name: _widened(tensor) for name, tensor in tensors.items() if name != "bias"}
-        matrices = _distinct(spec, how, wide)
-        if spec.adapter_rank:
-            matrices = _adapted(spec, how, wide, matrices)
-            return tuple(matrices.to(dtype).unbind(0))
-        split = matrices.to(dtype).unbind(0)
-    return tuple(split[number] for number in how.matrix_of_layer)
+    numbers = range(spec.n_layers) if spec.adapter_rank else how.matrix_of_layer
+    matrices = stacked(spec, how, tensors, dtype, recompute=recompute, half=half).unbind(0)
+    return tuple(matrices[number] for number in numbers)
 
 
-def _exact(device_type: str) -> AbstractContextManager[object]:
-    """Return a context without autocast; devices such as 'meta' know none."""
-    if device_type in AUTOCAST_DEVICES:
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
+def stacked(
+    spec: BankSpec,
+    how: Recipe,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    *,
+    recompute: bool = False,
+    half: bool = False,
+) -> Tensor:
+    """Return the matrices of `rebuild` in one tensor, those of equal slices once.
+
+    Parameters
+    ----------
+    spec, how, tensors, dtype, recompute, half
+        As for `rebuild`.
+
+    Returns
+    -------
+    Tensor
+        (layers, rows, cols) with adapters, else (distinct matrices, rows, cols).
+    """
+    joining = joining_of(spec, how, dtype, half=half)
+    with exact(tensors["central"].device.type):
+        left, right = chains(spec, how, tensors)
+        central = tensors["central"] if joining.half else _widened(tensors["central"])
+        up, down = (_widened(tensors[k]) if k in tensors else None for k in _ADAPTER)
+        operands = (central, left, right, up, down, joining)
+        # torch leaves this method without types.
+        return Rejoin.apply(*operands) if recompute else join(*operands)  # type: ignore[no-untyped-call]
+
+
+def joining_of(spec: BankSpec, how: Recipe, dtype: torch.dtype, *, half: bool = False) -> Joining:
+    """Return sizes and order of the products that rebuild all matrices of a bank.
+
+    Parameters
+    ----------
+    spec, how, dtype, half
+        As for `rebuild`.
+
+    Returns
+    -------
+    Joining
+        A frozen value.
+
+    Examples
+    --------
+    >>> spec = BankSpec("query", 8, 8, (2, 2, 2), (2, 2, 2), (1, 4, 4, 1), (0, 0), (0, 1))
+    >>> joining_of(spec, recipe(spec), torch.float32).counts
+    (2,)
+    """
+    site = spec.central_site
+    groups = [group for group, _ in how.pairs]
+    made = Joining(
+        counts=tuple(groups.count(group) for group in range(max(groups) + 1)),
+        row_dims=_sides(spec.row_dims, site),
+        col_dims=_sides(spec.col_dims, site),
+        rows=spec.rows,
+        cols=spec.cols,
+        left_first=how.left_first,
+        outputs=how.matrix_of_layer if spec.adapter_rank else tuple(range(len(groups))),
+        alpha=spec.adapter_scale,
+        dtype=dtype,
+        half=half and dtype in HALF,
+    )
+    _, *_, bond = spec.core_shapes[site]
+    fits = fits_half(made, (spec.core_shapes[site][0], bond))
+    return made if fits or not made.half else replace(made, half=False)
+
+
+def _sides(dims: tuple[int, ...], site: int) -> tuple[int, int, int]:
+    return math.prod(dims[:site]), dims[site], math.prod(dims[site + 1 :])
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _HALF else tensor
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _distinct(spec: BankSpec, how: Recipe, tensors: Mapping[str, Tensor]) -> Tensor:
+def chains(
+    spec: BankSpec, how: Recipe, tensors: Mapping[str, Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the contracted chains left and right of the central tensor, for each matrix.
+
+    Parameters
+    ----------
+    spec, how, tensors
+        As for `rebuild`.
+
+    Returns
+    -------
+    tuple of (Tensor or None, Tensor or None)
+        (matrices, rows and columns, bond) and (matrices, bond, rows and columns), in float32 or
+        wider; None at an end of the chain.
+    """
     site = spec.central_site
-    left = _left_chain([tensors[f"auxiliary_{k}"] for k in range(site)])
-    right = _right_chain([tensors[f"auxiliary_{k}"] for k in range(site + 1, len(spec.row_dims))])
+    cores = [_widened(tensors[k]) for k in _auxiliary(spec)]
+    left, right = _left_chain(cores[:site]), _right_chain(cores[site:])
     picked = [auxiliary for _, auxiliary in how.pairs]
-    left = None if left is None else _pick(left, picked)
-    right = None if right is None else _pick(right, picked)
-    product = _product(
-        tensors["central"], [group for group, _ in how.pairs], left, right, how.left_first
+    return (
+        None if left is None else _pick(left, picked).flatten(1, 2),
+        None if right is None else _pick(right, picked).flatten(2, 3),
     )
-    return _unfolded(product, spec)
+
+
+def _auxiliary(spec: BankSpec) -> list[str]:
+    return [f"auxiliary_{k}" for k in range(len(spec.row_dims)) if k != spec.central_site]
 
 
 def _pick(stack: Tensor, numbers: list[int]) -> Tensor:
@@ -176,64 +262,3 @@ def _right_chain(cores: list[Tensor]) -> Tensor | None:
         merged = merged.view(a, left, i, j, rows, cols).transpose(3, 4)
         chain = merged.reshape(a, left, i * rows, j * cols)
     return chain
-
-
-def _product(
-    central: Tensor, groups: list[int], left: Tensor | None, right: Tensor | None, left_first: bool
-) -> Tensor:
-    """Return (U, I1, J1, i, j, I2, J2) for each pair; sizes of a missing chain are 1."""
-    _, bond, i, j, bond2 = central.shape
-    u = len(groups)
-    rows1, cols1 = (1, 1) if left is None else left.shape[1:3]
-    rows2, cols2 = (1, 1) if right is None else right.shape[2:4]
-    a = None if left is None else left.reshape(u, rows1 * cols1, bond)
-    b = None if right is None else right.reshape(u, bond2, rows2 * cols2)
-    if a is None or not left_first:
-        middle = central.reshape(-1, bond * i * j, bond2)
-        whole = _pick(middle, groups) if b is None else _grouped(middle, groups, b, from_left=True)
-        if a is not None:
-            whole = a @ whole.reshape(u, bond, -1)
-    else:
-        middle = central.reshape(-1, bond, i * j * bond2)
-        whole = _grouped(middle, groups, a, from_left=False)
-        if b is not None:
-            whole = whole.reshape(u, -1, bond2) @ b
-    return whole.reshape(u, rows1, cols1, i, j, rows2, cols2)
-
-
-def _grouped(central: Tensor, groups: list[int], chains: Tensor, from_left: bool) -> Tensor:
-    """Multiply each chain with its group's central matrix, one product for each block of sizes."""
-    counts = [groups.count(group) for group in range(central.shape[0])]
-    if len(set(counts)) > 1:
-        parts = torch.split(chains, counts)
-        blocks = [
-            _grouped(central[g : g + 1], [0] * counts[g], part, from_left)
-            for g, part in enumerate(parts)
-        ]
-        return torch.cat(blocks)
-    per, (u, x, y) = counts[0], chains.shape
-    if per == 1:
-        return central @ chains if from_left else chains @ central
-    if from_left:
-        # The chains stand side by side, so that each group is one large matrix product.
-        wide = chains.view(-1, per, x, y).transpose(1, 2).reshape(-1, x, per * y)
-        out = (central @ wide).view(-1, central.shape[1], per, y)
-        return out.transpose(1, 2).reshape(u, central.shape[1], y)
-    return (chains.reshape(-1, per * x, y) @ central).view(u, x, -1)
-
-
-def _unfolded(product: Tensor, spec: BankSpec) -> Tensor:
-    matrices = product.permute(0, 1, 3, 5, 2, 4, 6)
-    rows, cols = math.prod(spec.row_dims), math.prod(spec.col_dims)
-    return matrices.reshape(-1, rows, cols)[:, : spec.rows, : spec.cols]
-
-
-def _adapted(
-    spec: BankSpec, how: Recipe, tensors: Mapping[str, Tensor], matrices: Tensor
-) -> Tensor:
-    single = matrices.shape[0] == 1
-    per_layer = matrices if single else _pick(matrices, list(how.matrix_of_layer))
-    up, down = tensors["adapter_up"], tensors["adapter_down"]
-    return torch.baddbmm(
-        per_layer.expand(spec.n_layers, -1, -1), up, down, alpha=spec.adapter_scale
-    )
