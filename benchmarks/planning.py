@@ -2,8 +2,9 @@
 
 Float32 on one thread. Every order that is expected to take less than ``--within`` times the
 fastest is timed, and always building W, both sweeps and the fewest multiply-adds unless they
-need 4 times the multiply-adds of the best. ``--fit`` prints the times that the orders are
-ranked by, from the same measurements.
+need 4 times the multiply-adds of the best. ``--save`` keeps the measurements; ``--fit`` prints
+the times by which orders are ranked, from such files, and how well they rank them. They are
+fitted on a grid of other shapes, bonds and batches than the one that is judged.
 """
 
 from __future__ import annotations
@@ -19,14 +20,32 @@ from typing import Any
 import numpy as np
 
 import tensornet as tn
-from tensornet.backend import backend_of
 from tensornet.contract import orders as o
+from tensornet.contract import speed as v
 from tensornet.contract.apply import apply_cores
 from tensornet.cores import operand
 
-SHAPES = [(256, 256), (768, 768), (768, 3072), (1024, 4096), (4096, 1024), (4096, 4096)]
-BONDS: list[Any] = [1, 4, 16, 64, 256, "full"]
-BATCHES = [1, 8, 64, 512, 4096]
+Grid = tuple[list[tuple[int, int]], list[Any], list[int]]
+GRIDS: dict[str, Grid] = {
+    "judge": (
+        [(256, 256), (768, 768), (768, 3072), (1024, 4096), (4096, 1024), (4096, 4096)],
+        [1, 4, 16, 64, 256, "full"],
+        [1, 8, 64, 512, 4096],
+    ),
+    "fit": (
+        [(512, 512), (640, 1920), (1536, 384), (2048, 1024), (1024, 1024), (3072, 768)],
+        [2, 8, 32, 128, "full"],
+        [1, 3, 8, 24, 128, 1024, 3072],
+    ),
+}
+
+
+def place(library: str) -> str:
+    return "cuda" if library == "cuda" else "cpu"
+
+
+def speed_of(library: str) -> v.Speed:
+    return v.speed_of("numpy" if library == "numpy" else "pytorch", place(library))
 
 
 def arrays(library: str, made: list[Any]) -> list[Any]:
@@ -35,7 +54,7 @@ def arrays(library: str, made: list[Any]) -> list[Any]:
     import torch
 
     torch.set_num_threads(1)
-    return [torch.from_numpy(a) for a in made]
+    return [torch.from_numpy(a).to(place(library)) for a in made]
 
 
 def cores_of(layout: tn.MatrixLayout, bond: Any, rng: np.random.Generator) -> list[Any]:
@@ -47,36 +66,48 @@ def cores_of(layout: tn.MatrixLayout, bond: Any, rng: np.random.Generator) -> li
     return made
 
 
-def seconds(runs: list[Callable[[], object]], budget: float) -> list[float]:
+def clock(library: str) -> float:
+    """Return seconds of the processor: they are those of the clock on an idle machine.
+
+    On a GPU, seconds of the clock once it has done its work.
+    """
+    if library != "cuda":
+        return time.process_time()
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def seconds(runs: list[Callable[[], object]], budget: float, library: str) -> list[float]:
     """Return the shortest time of each, the runs taking turns.
 
-    Seconds of the processor, which are those of the clock on a machine that does nothing else
-    and one thread. What is twice as slow as the fastest after six turns is not run again.
+    What is far slower than the fastest is not run again.
     """
     best = [np.inf] * len(runs)
     turns = 0
     while turns < 6 or (turns * sum(best) < budget and turns < 300):
+        if turns > 2 and turns * min(best) > 2.0:
+            break
         for k, run in enumerate(runs):
-            if turns > 5 and best[k] > 2 * min(best):
+            if turns > 1 and best[k] > (3.0 if turns < 6 else 1.5) * min(best):
                 continue
-            start = time.process_time()
+            start = clock(library)
             run()
-            best[k] = min(best[k], time.process_time() - start)
+            best[k] = min(best[k], clock(library) - start)
         turns += 1
     return best
 
 
 def tried(layout: Any, bonds: Any, batch: int, speed: Any, within: float) -> list[Any]:
-    found = o.ranked(layout, bonds, batch, speed)
+    found = v.ranked(layout, bonds, batch, speed)
 
     def expected(order: Any) -> float:
-        return sum(
-            c * s for c, s in zip(o.features(order, layout, bonds, batch), speed, strict=True)
-        )
+        return v.expected_seconds(order, layout, bonds, batch, speed)
 
     work = {order: o.counts(order, layout, bonds, batch)[0] for order in found}
     least = min(work.values())
-    chosen = [order for order in found if expected(order) < within * expected(found[0])][:6]
+    chosen = [order for order in found if expected(order) < within * expected(found[0])][:10]
     plain = [order for order in found if order.name != "factorized"]
     fewest = min(found, key=lambda order: work[order])
     for order in (*plain, fewest):
@@ -97,8 +128,7 @@ def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget
         ],
     )
     m = tn.MPO(cores)
-    bonds, backend = m.bond_dims, backend_of(x)
-    speed = o.speed_of(backend.name, "cpu")
+    bonds, speed = m.bond_dims, speed_of(library)
     chosen = tried(layout, bonds, batch, speed, within)
     runs = [
         lambda q=order: apply_cores(
@@ -106,7 +136,7 @@ def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget
         )
         for order in chosen
     ]
-    times = seconds([lambda: m @ x, lambda: w @ x, *runs], budget)
+    times = seconds([lambda: m @ x, lambda: w @ x, *runs], budget, library)
     return {
         "shape": shape,
         "bond": bond,
@@ -114,19 +144,33 @@ def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget
         "ours": times[0],
         "dense": times[1],
         "orders": [
-            [order.name, order.starts, order.side, t, o.features(order, layout, bonds, batch)]
+            [order.name, order.starts, order.side, t]
             for order, t in zip(chosen, times[2:], strict=True)
         ],
-        "followed": o.ranked(layout, bonds, batch, speed)[0].name,
+        "followed": v.ranked(layout, bonds, batch, speed)[0].name,
     }
 
 
-def fit(rows: list[Any]) -> list[float]:
+def features(row: Any, library: str) -> list[tuple[int, ...]]:
+    layout = tn.matrix_layout(*row["shape"])
+    bonds = layout.structural_bonds(None if row["bond"] == "full" else row["bond"])
+    few, n = speed_of(library).few, layout.n_sites
+    return [
+        v.features(o.Order(tuple(starts), side, n), layout, bonds, row["batch"], few)
+        for _, starts, side, _ in row["orders"]
+    ]
+
+
+def fit(rows: list[Any], library: str) -> list[float]:
     from scipy.optimize import nnls
 
-    lines = [(f, t) for row in rows for *_, t, f in row["orders"]]
+    lines = [
+        (f, order[3])
+        for row in rows
+        for order, f in zip(row["orders"], features(row, library), strict=True)
+    ]
     a = np.array([np.array(f, float) / t for f, t in lines])
-    scale = a.max(axis=0)
+    scale = np.maximum(a.max(axis=0), 1e-300)
     weights = np.ones(len(lines))
     for _ in range(20):  # towards the median: a few slow measurements do not count
         found, _ = nnls(a / scale * weights[:, None], weights)
@@ -134,8 +178,18 @@ def fit(rows: list[Any]) -> list[float]:
     return list(found / scale)
 
 
+def judge(rows: list[Any], library: str, times: list[float]) -> list[float]:
+    """Return how many times longer than the best the order takes that ``times`` rank first."""
+    found = []
+    for row in rows:
+        expected = [float(np.dot(f, times)) for f in features(row, library)]
+        measured = [order[3] for order in row["orders"]]
+        found.append(measured[int(np.argmin(expected))] / min(measured))
+    return found
+
+
 def report(rows: list[Any]) -> None:
-    ratios = np.array([r["ours"] / min(t for *_, t, _ in r["orders"]) for r in rows])
+    ratios = np.array([r["ours"] / min(t for *_, t in r["orders"]) for r in rows])
     for share in (50, 90, 95, 100):
         print(
             f"m @ x against the best order, percentile {share}: {np.percentile(ratios, share):.3f}"
@@ -173,29 +227,52 @@ def planning_time() -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", default="numpy", choices=["numpy", "torch"])
-    parser.add_argument("--within", type=float, default=3.0)
-    parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
-    parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
-    parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--save", help="write the measurements to this file")
-    options = parser.parse_args()
-    planning_time()
-    grid = list(itertools.product(SHAPES, BONDS, BATCHES))
-    order = np.random.default_rng(0).permutation(len(grid))
-    rows, first = [], time.perf_counter()
+def settle() -> None:
+    """Free 31 MiB once: from then on glibc keeps smaller arrays for later ones.
+
+    Otherwise the times of a point would depend on the points before it.
+    """
+    np.ones(31 << 18, dtype=np.float32).sum()
+
+
+def measured(options: argparse.Namespace) -> list[Any]:
+    grid = list(itertools.product(*GRIDS[options.grid]))
+    order = np.random.default_rng(options.seed).permutation(len(grid))
+    rows: list[Any] = []
+    first = time.perf_counter()
     for k in order:
         if time.perf_counter() - first > options.total:
             break
         rows.append(point(options.library, *grid[k], options.within, options.budget))
     print(f"{len(rows)} of {len(grid)} points, {options.library}")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", default="numpy", choices=["numpy", "torch", "cuda"])
+    parser.add_argument("--grid", default="judge", choices=list(GRIDS))
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the points")
+    parser.add_argument("--within", type=float, default=3.0)
+    parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
+    parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
+    parser.add_argument("--save", help="write the measurements to this file")
+    parser.add_argument("--fit", nargs="+", help="fit to these files instead of measuring")
+    options = parser.parse_args()
+    if options.fit:
+        rows = [row for file in options.fit for row in json.loads(Path(file).read_text("utf-8"))]
+        times = fit(rows, options.library)
+        print("fit", [f"{value:.3g}" for value in times])
+        for name, chosen in (("fitted", times), ("present", list(speed_of(options.library)[:-1]))):
+            ratios = judge(rows, options.library, chosen)
+            print(name, {q: round(float(np.percentile(ratios, q)), 3) for q in (50, 90, 95, 100)})
+        return
+    planning_time()
+    settle()
+    rows = measured(options)
     report(rows)
     if options.save:
         Path(options.save).write_text(json.dumps(rows), encoding="utf-8")
-    if options.fit:
-        print("fit", [f"{value:.3g}" for value in fit(rows)])
 
 
 if __name__ == "__main__":

@@ -94,7 +94,11 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     expected = tuple(zip(layout.row_dims, layout.col_dims, strict=True))
     if dims != expected:
         raise ShapeError(complaint("cores", f"have the layout's (i, j) {expected}", dims))
-    return layout.unfold(contract_tensor([fuse(core, backend) for core in cores]))
+    wide = tuple(_widen(core, backend) for core in cores)
+    matrix = join_matrix(wide, layout, backend)
+    if len(wide) == 1 and wide[0] is cores[0]:
+        return backend.copy(matrix)
+    return backend.cast(matrix, dtype_name(cores[0]))
 
 
 def join_cores(cores: Cores, backend: Backend) -> Array:
@@ -112,9 +116,33 @@ def join_cores(cores: Cores, backend: Backend) -> Array:
 
 
 def join_matrix(cores: Cores, layout: MatrixLayout, backend: Backend) -> Array:
-    """Return the matrix of cores that are known to fit a layout; it may be a view of a core."""
-    joined = join_cores(cores, backend).reshape(layout.site_dims)
-    return layout.unfold(joined)
+    """Return the matrix of cores that are known to fit a layout; it may be a view of a core.
+
+    The digits of rows and columns are sorted in the two halves that are multiplied last: what
+    is left to transpose are then blocks as long as the columns of the right half.
+    """
+    rows, cols = layout.row_dims, layout.col_dims
+    sites, bonds = layout.site_dims, (*(int(c.shape[0]) for c in cores), 1)
+    n = len(cores)
+    if n == 1:
+        full = cores[0].reshape((rows[0], cols[0]))
+    else:
+        middle = join_order(sites, bonds).split[0, n]
+        left, right = (_sorted(half, backend) for half in (cores[:middle], cores[middle:]))
+        blocks = [
+            math.prod(d) for d in (rows[:middle], cols[:middle], rows[middle:], cols[middle:])
+        ]
+        bond = bonds[middle]
+        tensor = (left.reshape((-1, bond)) @ right.reshape((bond, -1))).reshape(tuple(blocks))
+        full = backend.tl.transpose(tensor, (0, 2, 1, 3)).reshape(layout.padded_shape)
+    return full[: layout.rows, : layout.cols] if layout.padded else full
+
+
+def _sorted(cores: Cores, backend: Backend) -> Array:
+    """Return a part of a chain, joined, as (left, i..., j..., right)."""
+    joined = join_cores(cores, backend)
+    end, axes = joined.ndim - 1, range(joined.ndim)
+    return backend.tl.transpose(joined, (0, *axes[1:end:2], *axes[2:end:2], end))
 
 
 def _checked(cores: object, n_dims: int) -> Backend:

@@ -8,9 +8,10 @@ from tensornet.checks import choice, describe, integer
 from tensornet.contract.chain import join_order
 from tensornet.contract.cost import as_path
 from tensornet.contract.expression import read
-from tensornet.contract.orders import Order, Speed, counts, orders, ranked
+from tensornet.contract.orders import Order, counts, orders
 from tensornet.contract.plan import MINIMIZE, Plan
 from tensornet.contract.planner import EXACT_OPERANDS, plan
+from tensornet.contract.speed import Speed, ranked
 from tensornet.errors import MemoryLimitError, OptionError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.typing import Minimize

@@ -1,4 +1,4 @@
-"""The orders in which a chain of cores meets a matrix, and how long each is expected to take.
+"""The orders in which a chain of cores meets a matrix, and the products that each consists of.
 
 Neighbouring cores are first joined to segments, then the segments are applied one by one from
 the left or from the right. One segment is the matrix itself ("dense"); a segment for each core
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from tensornet.contract.chain import join_order
@@ -18,8 +17,6 @@ from tensornet.layout import MAX_SITES, MatrixLayout
 
 # Beyond so many sites only dense, sweeps and two segments are looked at.
 _ALL_SEGMENTS = 7
-# Many products with so few columns are made as one, side by side.
-FEW_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,13 @@ class Order:
         return tuple(zip(self.starts, (*self.starts[1:], self.n), strict=True))
 
 
+class Move(NamedTuple):
+    """A transposition: its elements, and the pieces without a gap that they are moved in."""
+
+    elements: int
+    runs: int
+
+
 class Product(NamedTuple):
     """``items`` products of (rows, inner) with (inner, cols); the left factor is the same."""
 
@@ -50,7 +54,7 @@ class Product(NamedTuple):
     rows: int
     inner: int
     cols: int
-    moved: int = 0  # elements that are transposed to make one product of many
+    moves: tuple[Move, ...] = ()  # what is transposed to make one product of many
 
     @property
     def multiply_adds(self) -> int:
@@ -62,41 +66,6 @@ class Product(NamedTuple):
         """Elements read and written."""
         columns = self.items * self.cols
         return self.rows * self.inner + columns * (self.inner + self.rows)
-
-
-class Speed(NamedTuple):
-    """Seconds of what an order consists of, to be added up.
-
-    Attributes
-    ----------
-    call, join, item : float
-        A segment that is applied, a product that joins cores, and each single product where
-        one call has several.
-    multiply_add : float
-        One multiply-add.
-    left, right, written : float
-        An element of a left factor, a right factor and a result.
-    moved : float
-        An element that a transposition moves.
-    """
-
-    call: float
-    join: float
-    item: float
-    multiply_add: float
-    left: float
-    right: float
-    written: float
-    moved: float
-
-
-# Measured by benchmarks/planning.py in float32 on one thread; only ratios matter.
-HOST = {
-    "numpy": Speed(1.25e-5, 1.9e-5, 5e-8, 2.45e-11, 1.15e-10, 1e-10, 2.4e-10, 1.1e-9),
-    "pytorch": Speed(2.9e-5, 5e-5, 5e-8, 2.5e-11, 3e-10, 3e-11, 3.4e-10, 1.9e-9),
-}
-# An accelerator starts each call late and then does much at once.
-DEVICE = Speed(2e-5, 3e-5, 1e-9, 1e-13, 1e-12, 1e-12, 1e-12, 3e-12)
 
 
 def orders(n: int) -> Iterator[Order]:
@@ -140,9 +109,9 @@ def joining(layout: MatrixLayout, bonds: tuple[int, ...], start: int, stop: int)
 
 
 def applying(
-    order: Order, layout: MatrixLayout, bonds: tuple[int, ...], batch: int
+    order: Order, layout: MatrixLayout, bonds: tuple[int, ...], batch: int, few: int = 1
 ) -> list[Product]:
-    """Return the products that apply the segments, in their order."""
+    """Return the products that apply the segments, in their order; ``few`` as in Speed."""
     if order.name == "dense":
         return [Product(1, layout.rows, layout.cols, batch)]
     done, todo = 1, layout.padded_shape[1]
@@ -154,11 +123,19 @@ def applying(
         todo //= j
         incoming, outgoing = (bonds[start], bonds[stop])[:: 1 if left else -1]
         items, cols = (done, todo * batch) if left else (todo, done * batch)
-        rows, inner, moved = i * outgoing, j * incoming, 0
-        if cols <= FEW_COLUMNS and items > 1:  # then the items are columns of one product
-            moved = 0 if cols == 1 else items * cols * (rows + inner)
+        rows, inner = i * outgoing, j * incoming
+        moves: tuple[Move, ...] = ()
+        if cols <= few and items > 1:  # then the items are columns of one product
+            moves = (
+                ()
+                if cols == 1
+                else (
+                    Move(items * cols * inner, items * inner),
+                    Move(items * cols * rows, items * rows),
+                )
+            )
             items, cols = 1, items * cols
-        products.append(Product(items, rows, inner, cols, moved))
+        products.append(Product(items, rows, inner, cols, moves))
         done *= i
     return products
 
@@ -180,51 +157,3 @@ def product_costs(layout: MatrixLayout, lefts: tuple[int, ...], batch: int) -> d
     if n <= MAX_SITES:
         chosen["dense"] = Order((0,), "left", n)
     return {name: counts(order, layout, bonds, batch)[0] for name, order in chosen.items()}
-
-
-def features(
-    order: Order, layout: MatrixLayout, bonds: tuple[int, ...], batch: int
-) -> tuple[int, ...]:
-    """Return the numbers that :class:`Speed` has a time for."""
-    joined = [p for segment in order.segments for p in joining(layout, bonds, *segment)]
-    products = joined + applying(order, layout, bonds, batch)
-    moved = sum(p.moved for p in products)
-    for start, stop in order.segments:
-        if stop - start > 1 or order.side == "left":  # a core alone is used as it lies
-            ends = bonds[start] * bonds[stop]
-            moved += ends * math.prod(layout.site_dims[start:stop])
-    return (
-        len(order.segments),
-        len(joined),
-        sum(p.items for p in products),
-        sum(p.multiply_adds for p in products),
-        sum(p.items * p.rows * p.inner for p in products),
-        sum(p.items * p.inner * p.cols for p in products),
-        sum(p.items * p.rows * p.cols for p in products),
-        moved,
-    )
-
-
-def ranked(
-    layout: MatrixLayout, bonds: tuple[int, ...], batch: int, speed: Speed
-) -> tuple[Order, ...]:
-    """Return the orders, the one that is expected to be fastest first."""
-
-    def seconds(order: Order) -> float:
-        made = features(order, layout, bonds, batch)
-        return sum(float(count) * s for count, s in zip(made, speed, strict=True))
-
-    return tuple(sorted(orders(layout.n_sites), key=seconds))
-
-
-@lru_cache(maxsize=4096)
-def fastest(
-    layout: MatrixLayout, bonds: tuple[int, ...], batch: int, library: str, place: str
-) -> Order:
-    """Return the order that is expected to be fastest for a library on a device."""
-    return ranked(layout, bonds, batch, speed_of(library, place))[0]
-
-
-def speed_of(library: str, place: str) -> Speed:
-    """Return what is known of the speed of a library on a device."""
-    return HOST.get(library, HOST["pytorch"]) if place.startswith("cpu") else DEVICE

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.backend import backend_of
 from tensornet.contract.apply import apply_cores
-from tensornet.contract.orders import counts, fastest, orders, product_costs
+from tensornet.contract.orders import counts, orders, product_costs
+from tensornet.contract.speed import fastest
 from tensornet.errors import MemoryLimitError, OptionError, ShapeError
 from tensornet.testing import assert_close, layouts, mpo_cores
 
