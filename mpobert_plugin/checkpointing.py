@@ -87,7 +87,7 @@ def _empty(host_class: type[nn.Module]) -> nn.Module:
 
 
 def _checkpointed(host_class: type[nn.Module]) -> type[nn.Module]:
-    """Return a subclass with gradient checkpointing; names stay, since transformers goes by them."""
+    """Return a subclass with gradient checkpointing, under the name that transformers goes by."""
     if host_class in _MADE:
         return _MADE[host_class]
     space = {

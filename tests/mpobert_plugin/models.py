@@ -16,6 +16,7 @@ from transformers import (
     BertForMaskedLM,
     PreTrainedModel,
 )
+from transformers.pytorch_utils import Conv1D
 
 import tensornet as tn
 from mpobert_plugin.adapter import AdaptedLinear
@@ -138,7 +139,13 @@ def plain_twin(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def twin_output(model: PreTrainedModel, **kwargs: Any) -> Any:
-    return functional_call(plain_twin(model), dense_values(model), kwargs=kwargs, tie_weights=False)
+    twin, values = plain_twin(model), dense_values(model)
+    for name, module in twin.named_modules():
+        # The twin's class says whether it stores a matrix transposed; what stayed plain is as it
+        # must be.
+        if isinstance(module, Conv1D) and not isinstance(model.get_submodule(name), Conv1D):
+            values[f"{name}.weight"] = values[f"{name}.weight"].t()
+    return functional_call(twin, values, kwargs=kwargs, tie_weights=False)
 
 
 def snapshot(model: PreTrainedModel) -> Any:
