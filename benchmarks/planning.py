@@ -1,8 +1,8 @@
 """How near ``m @ x`` comes to the best order, and how long planning takes.
 
-Float32 on one thread. Every order that is expected to take less than ``--within`` times the
-fastest is timed, and always building W, both sweeps and the fewest multiply-adds unless they
-need 4 times the multiply-adds of the best. ``--save`` keeps the measurements; ``--fit`` prints
+Float32 on one thread. The orders that are expected to take less than three times as long as the
+fastest are timed, ``--most`` of them, and always building W, both sweeps and the fewest
+multiply-adds unless they need 4 times the multiply-adds of the best. ``--save`` keeps the measurements; ``--fit`` prints
 the times by which orders are ranked, from such files, and how well they rank them. They are
 fitted on a grid of other shapes, bonds and batches than the one that is judged.
 """
@@ -99,7 +99,7 @@ def seconds(runs: list[Callable[[], object]], budget: float, library: str) -> li
     return best
 
 
-def tried(layout: Any, bonds: Any, batch: int, speed: Any, within: float) -> list[Any]:
+def tried(layout: Any, bonds: Any, batch: int, speed: Any, most: int) -> list[Any]:
     found = v.ranked(layout, bonds, batch, speed)
 
     def expected(order: Any) -> float:
@@ -107,7 +107,8 @@ def tried(layout: Any, bonds: Any, batch: int, speed: Any, within: float) -> lis
 
     work = {order: o.counts(order, layout, bonds, batch)[0] for order in found}
     least = min(work.values())
-    chosen = [order for order in found if expected(order) < within * expected(found[0])][:10]
+    near = [order for order in found if most > 30 or expected(order) < 3 * expected(found[0])]
+    chosen = near[:most]
     plain = [order for order in found if order.name != "factorized"]
     fewest = min(found, key=lambda order: work[order])
     for order in (*plain, fewest):
@@ -116,7 +117,7 @@ def tried(layout: Any, bonds: Any, batch: int, speed: Any, within: float) -> lis
     return chosen
 
 
-def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget: float) -> Any:
+def point(library: str, shape: Any, bond: Any, batch: int, most: int, budget: float) -> Any:
     rng = np.random.default_rng(0)
     layout = tn.matrix_layout(*shape)
     cores = arrays(library, cores_of(layout, bond, rng))
@@ -129,7 +130,7 @@ def point(library: str, shape: Any, bond: Any, batch: int, within: float, budget
     )
     m = tn.MPO(cores)
     bonds, speed = m.bond_dims, speed_of(library)
-    chosen = tried(layout, bonds, batch, speed, within)
+    chosen = tried(layout, bonds, batch, speed, most)
     runs = [
         lambda q=order: apply_cores(
             m.cores, layout, operand("m @ x", x, m.cores[0], shape[1], 0), q
@@ -243,7 +244,7 @@ def measured(options: argparse.Namespace) -> list[Any]:
     for k in order:
         if time.perf_counter() - first > options.total:
             break
-        rows.append(point(options.library, *grid[k], options.within, options.budget))
+        rows.append(point(options.library, *grid[k], options.most, options.budget))
     print(f"{len(rows)} of {len(grid)} points, {options.library}")
     return rows
 
@@ -253,7 +254,7 @@ def main() -> None:
     parser.add_argument("--library", default="numpy", choices=["numpy", "torch", "cuda"])
     parser.add_argument("--grid", default="judge", choices=list(GRIDS))
     parser.add_argument("--seed", type=int, default=0, help="of the order of the points")
-    parser.add_argument("--within", type=float, default=3.0)
+    parser.add_argument("--most", type=int, default=10, help="orders for each point")
     parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
     parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--save", help="write the measurements to this file")
