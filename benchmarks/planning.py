@@ -1,10 +1,10 @@
 """How near ``m @ x`` comes to the best order, and how long planning takes.
 
-Float32 on one thread. The orders that are expected to take less than three times as long as the
-fastest are timed, ``--most`` of them, and always building W, both sweeps and the fewest
-multiply-adds unless they need 4 times the multiply-adds of the best. ``--save`` keeps the measurements; ``--fit`` prints
-the times by which orders are ranked, from such files, and how well they rank them. They are
-fitted on a grid of other shapes, bonds and batches than the one that is judged.
+Float32 on one thread. Of all orders the ``--most`` that are expected to be fastest are timed, and
+always building W, both sweeps and the fewest multiply-adds unless they need 4 times the
+multiply-adds of the best. ``--save`` keeps the measurements; ``--fit`` prints the times by which
+orders are ranked, from such files, and how well they rank them. They are fitted on a grid of
+other shapes, bonds and batches than the one that is judged.
 """
 
 from __future__ import annotations
@@ -101,14 +101,9 @@ def seconds(runs: list[Callable[[], object]], budget: float, library: str) -> li
 
 def tried(layout: Any, bonds: Any, batch: int, speed: Any, most: int) -> list[Any]:
     found = v.ranked(layout, bonds, batch, speed)
-
-    def expected(order: Any) -> float:
-        return v.expected_seconds(order, layout, bonds, batch, speed)
-
     work = {order: o.counts(order, layout, bonds, batch)[0] for order in found}
     least = min(work.values())
-    near = [order for order in found if most > 30 or expected(order) < 3 * expected(found[0])]
-    chosen = near[:most]
+    chosen = list(found[:most])
     plain = [order for order in found if order.name != "factorized"]
     fewest = min(found, key=lambda order: work[order])
     for order in (*plain, fewest):
