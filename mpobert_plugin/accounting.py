@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import ModelTypeError
 from mpobert_plugin.hosts import Host, Hosts
 from mpobert_plugin.kinds import KINDS, kind_of
@@ -163,6 +164,9 @@ def account(model: nn.Module) -> ParameterReport:
             entry.total += uses * parameter.numel()
             entry.users += uses
             entry.shared = parameter.numel() if entry.users > 1 else 0
+    for module in model.modules():
+        if isinstance(module, MPOHead):
+            _count_head(module, entries)
     return _report(list(entries.values()))
 
 
@@ -184,15 +188,29 @@ def _count_bank(bank: MPOBank | MPONormBank, host: Host, entries: dict[int, _Ent
         entry = _Entry(kind_of(bank, name), parameter.numel(), parameter.requires_grad)
         size = parameter[0].numel()
         users = [0] * parameter.shape[0]
-        for layer, piece in enumerate(slices[name]):
-            users[piece] += host.runs_of(layer)
+        runs_of = _once if bank.outside else host.runs_of
+        for layer, piece in zip(spec.layer_numbers, slices[name], strict=True):
+            users[piece] += runs_of(layer)
         entry.total = size * sum(users)
         entry.shared = size * sum(count > 1 for count in users)
         if isinstance(spec, BankSpec):
             # The plain matrices are counted once, beside the first tensor of the bank.
-            runs = sum(host.runs_of(layer) for layer in range(spec.n_layers))
+            runs = sum(runs_of(layer) for layer in spec.layer_numbers)
             entry.dense = runs * spec.rows * spec.cols if number == 0 else 0
             entry.dense += runs * spec.rows if name == "bias" else 0
         else:
             entry.dense = entry.total
         entries[id(parameter)] = entry
+
+
+def _count_head(head: MPOHead, entries: dict[int, _Entry]) -> None:
+    """Count a second use of the cores of an embedding; its dense twin is tied too."""
+    for parameter in head.bank.parameters():
+        entry = entries.get(id(parameter))
+        if entry is not None:
+            entry.total += entry.numel
+            entry.shared = entry.numel
+
+
+def _once(_layer: int) -> int:
+    return 1

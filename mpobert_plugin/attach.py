@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mpobert_plugin.adapter import AdaptedLinear
+from mpobert_plugin.attach_outside import attach_outside, outside_banks, outside_path
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.checkpointing import allow_checkpointing
 from mpobert_plugin.guard import install_guard
@@ -21,6 +22,8 @@ from mpobert_plugin.runtime import Banks, install_hooks
 from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PreTrainedModel
 
     from mpobert_plugin.families import Family
@@ -32,7 +35,7 @@ def make_banks(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> dict[str, StackedBank]:
-    """Return uninitialized banks of a plan by role.
+    """Return uninitialized banks of a plan by name.
 
     Parameters
     ----------
@@ -44,11 +47,11 @@ def make_banks(
     Returns
     -------
     dict of str to StackedBank
-        In the order of the plan: matrices, then norms.
+        In the order of the plan: matrices, then norms, then matrices outside the layers.
     """
-    banks: dict[str, StackedBank] = {s.role: MPOBank(s, device, dtype) for s in plan.banks}
-    banks |= {s.role: MPONormBank(s, device, dtype) for s in plan.norms}
-    return banks
+    banks: dict[str, StackedBank] = {s.name: MPOBank(s, device, dtype) for s in plan.banks}
+    banks |= {s.name: MPONormBank(s, device, dtype) for s in plan.norms}
+    return {**banks, **outside_banks(plan, device, dtype)}
 
 
 def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
@@ -76,6 +79,7 @@ def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
         plain = beside_of(model, path)
         if plain is not None:
             _put(base, path, AdaptedLinear.beside(plain, spec.rank, spec.alpha))
+    attach_outside(model, plan, banks)
     banks.train(base.training)
     base.add_module(BANKS, banks)
     install_hooks(base)
@@ -111,19 +115,23 @@ def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:
     str
         Name of a weight that the plain architecture has and the converted one has not.
     """
-    path = family_of(model).matrices[plan.banks[0].role]
-    return f"{layer_names(model)[0]}.{path}.weight"
+    if plan.outside and not plan.banks:
+        return f"{outside_path(model, plan.outside[0].role)}.weight"
+    # With no bank at all, such as under a budget for the whole model, the norms have moved.
+    first = plan.banks[0] if plan.banks else plan.norms[0]
+    path = {**family_of(model).matrices, **family_of(model).norms}[first.role]
+    return f"{layer_names(model)[first.layer_numbers[0]]}.{path}.weight"
 
 
 def _readers(banks: Banks, plan: ConversionPlan, layer: int) -> dict[str, nn.Module]:
     readers: dict[str, nn.Module] = {}
-    for role in plan.roles():
-        bank = banks[role]
+    for spec in plan.of_layer(layer):
+        bank = banks[spec.name]
         if isinstance(bank, MPOBank):
-            readers[role] = MPOLinear(bank, layer)
+            readers[spec.role] = MPOLinear(bank, layer)
         elif isinstance(bank, MPONormBank):
             kind = MPORMSNorm if bank.spec.kind == "rms" else MPOLayerNorm
-            readers[role] = kind(bank, layer)
+            readers[spec.role] = kind(bank, layer)
     return readers
 
 
@@ -166,7 +174,10 @@ def expand_layers(model: PreTrainedModel, plan: ConversionPlan) -> None:
         return
     base, family, config = base_of(model), family_of(model), model.config
     names = layer_names(model)
-    groups = [_single_group(base, names[source], family, plan) for source in plan.sources]
+    groups = [
+        _single_group(base, names[source], family, [spec.role for spec in plan.of_layer(layer)])
+        for layer, source in enumerate(plan.sources)
+    ]
     container = names[0].rsplit(".", 3)[0]
     config.num_hidden_layers = config.num_hidden_groups = plan.n_layers
     config.inner_group_num = 1
@@ -174,12 +185,12 @@ def expand_layers(model: PreTrainedModel, plan: ConversionPlan) -> None:
     setattr(encoder, container.rpartition(".")[2], nn.ModuleList(groups))
 
 
-def _single_group(base: nn.Module, name: str, family: Family, plan: ConversionPlan) -> nn.Module:
+def _single_group(base: nn.Module, name: str, family: Family, roles: Sequence[str]) -> nn.Module:
     group_name, inner_name, _ = name.rsplit(".", 2)
     group, layer = base.get_submodule(group_name), base.get_submodule(name)
     # The configuration stays one object, so that settings made on the model reach every layer.
     memo: dict[int, object] = {id(base.config): base.config}
-    for role in plan.roles():
+    for role in roles:
         path = family.matrices.get(role) or family.norms[role]
         memo |= {id(tensor): tensor for tensor in layer.get_submodule(path).parameters()}
     own = copy.deepcopy(layer, memo)

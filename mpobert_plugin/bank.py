@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.halves import AUTOCAST_DEVICES
+from mpobert_plugin.kept import Kept, Trust
 from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.stacked import Place, StackedBank
 
@@ -47,12 +48,14 @@ class MPOBank(StackedBank):
         self, spec: BankSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(spec, device, dtype)
-        self.spec = spec
+        self.spec: BankSpec = spec
         self.caching = True
+        self.recompute = True
         self._recipe = recipe(spec)
         self._one = replace(spec, central=(0,), auxiliary=(0,), errors=())
         self._one_recipe = recipe(self._one)
-        self._cache: _Cache | None = None
+        self._cache: Kept | None = None
+        self.trust = Trust()
 
     def slices(self) -> dict[str, Sequence[int]]:
         """Return, for each stacked parameter, the slice that each layer uses.
@@ -75,18 +78,46 @@ class MPOBank(StackedBank):
         tuple of Tensor
             (rows, cols) each, in the element type that the forward computes in.
         """
-        cores, dtype = self._cores(), self._compute_dtype()
+        cores, dtype = self.cores(), self._compute_dtype()
         if not self._may_cache(cores):
-            return rebuild(self.spec, self._recipe, cores, dtype)
+            return rebuild(self.spec, self._recipe, cores, dtype, **self._manner(cores))
+        trusted = self.trust.kept
+        if trusted is not None and trusted.dtype == dtype:
+            return trusted.weights
+        return self.kept_anew().weights
+
+    def kept(self) -> Kept | None:
+        """Return what is kept for a forward as this one, whether or not it still stands.
+
+        Returns
+        -------
+        Kept or None
+            None when nothing may be kept, or nothing is.
+        """
+        cores, kept = self.cores(), self._cache
+        if not self._may_cache(cores) or kept is None:
+            return None
+        here = kept.mark.device == cores["central"].device
+        return kept if here and kept.dtype == self._compute_dtype() else None
+
+    def kept_anew(self) -> Kept:
+        """Return what is kept, rebuilt when a bit of the tensors has changed.
+
+        Returns
+        -------
+        Kept
+            The matrices of all layers.
+        """
+        cores, dtype = self.cores(), self._compute_dtype()
         mark = fingerprint(cores.values())
         # Read once: another thread may put a cache for its own element type in its place.
-        cache = self._cache
-        if cache is None or not cache.fits(dtype, mark):
+        kept = self._cache
+        if kept is None or not kept.fits(dtype, mark):
             # Tensors made under inference_mode could not be used in a later graph.
             with torch.inference_mode(False), torch.no_grad():
-                cache = _Cache(dtype, mark, rebuild(self.spec, self._recipe, cores, dtype))
-            self._cache = cache
-        return cache.weights
+                kept = Kept(dtype, mark, rebuild(self.spec, self._recipe, cores, dtype))
+            self._cache = kept
+        return kept
 
     def all_values(self) -> Sequence[Values]:
         """Return matrix and bias of every layer.
@@ -99,17 +130,18 @@ class MPOBank(StackedBank):
         weights = self.weights()
         if self.spec.bias is None:
             return [(weight, None) for weight in weights]
+        bias = self.tensors()["bias"]
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        biases = self.tensors()["bias"].clone().unbind(0)
+        biases = (bias if self.trust.kept is not None else bias.clone()).unbind(0)
         return [(w, biases[k]) for w, k in zip(weights, self.spec.bias, strict=True)]
 
-    def values_of(self, layer: int) -> Values:
+    def values_of(self, slot: int) -> Values:
         """Return matrix and bias of one layer; only its own matrix is rebuilt in training.
 
         Parameters
         ----------
-        layer : int
-            Number of the layer.
+        slot : int
+            Position of the layer among those that read the bank.
 
         Returns
         -------
@@ -117,13 +149,19 @@ class MPOBank(StackedBank):
             Weight and bias.
         """
         tensors = self.tensors()
-        bias = None if self.spec.bias is None else tensors["bias"][self.spec.bias[layer]].clone()
-        cores = self._cores()
+        bias = None if self.spec.bias is None else tensors["bias"][self.spec.bias[slot]].clone()
+        cores = self.cores()
         if self._may_cache(cores):
-            return self.weights()[layer], bias
+            return self.weights()[slot], bias
         of_layer = self.slices()
-        one = {name: t[of_layer[name][layer]].unsqueeze(0) for name, t in cores.items()}
-        return rebuild(self._one, self._one_recipe, one, self._compute_dtype())[0], bias
+        one = {name: t[of_layer[name][slot]].unsqueeze(0) for name, t in cores.items()}
+        manner = self._manner(cores)
+        return rebuild(self._one, self._one_recipe, one, self._compute_dtype(), **manner)[0], bias
+
+    def withdraw(self) -> None:
+        """Take back what was handed out in this thread, and with it the trust in what is kept."""
+        self.trust.kept = None
+        super().withdraw()
 
     def drop_cache(self) -> None:
         """Forget the rebuilt matrices of evaluation."""
@@ -164,8 +202,21 @@ class MPOBank(StackedBank):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
 
-    def _cores(self) -> dict[str, Tensor]:
+    def cores(self) -> dict[str, Tensor]:
+        """Return cores and adapters by name: what the matrices are made from.
+
+        Returns
+        -------
+        dict of str to Tensor
+            All stacked tensors but the bias.
+        """
         return {name: tensor for name, tensor in self.tensors().items() if name != "bias"}
+
+    def _manner(self, cores: Mapping[str, Tensor]) -> dict[str, bool]:
+        """Return how matrices are rebuilt: exactly and at once, unless a graph is recorded."""
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in cores.values())
+        on_gpu = cores["central"].device.type == "cuda"
+        return {"recompute": recorded and self.recompute, "half": recorded and on_gpu}
 
     def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
         if self.training or not self.caching or torch.compiler.is_compiling():
@@ -203,16 +254,3 @@ def _is_recorded(device: torch.device) -> bool:
         return True
     # torch leaves this function without types.
     return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]
-
-
-@dataclass(frozen=True)
-class _Cache:
-    """Rebuilt matrices with the element type and the fingerprint of what they come from."""
-
-    dtype: torch.dtype
-    mark: Tensor
-    weights: tuple[Tensor, ...]
-
-    def fits(self, dtype: torch.dtype, mark: Tensor) -> bool:
-        same_kind = self.dtype == dtype and self.mark.device == mark.device
-        return same_kind and torch.equal(self.mark, mark)

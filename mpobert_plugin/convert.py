@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mpobert_plugin.attach import attach, expand_layers, finish, make_banks, own_config
+from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
@@ -18,12 +19,13 @@ from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from transformers import PreTrainedModel
 
     import tensornet as tn
     from mpobert_plugin.config import Shapes
+    from mpobert_plugin.init.stable import Deep
     from mpobert_plugin.plan import ConversionPlan
     from mpobert_plugin.sharing import LayerMap, Policies
 
@@ -37,8 +39,8 @@ def convert(
     sharing: Policies = None,
     n: int | None = None,
     shapes: Shapes = None,
-    max_bond: int | None = None,
-    rtol: float | None = None,
+    max_bond: int | Mapping[str, int] | None = None,
+    rtol: float | Mapping[str, float] | None = None,
     targets: Sequence[str] | None = None,
     adapter_rank: int | None = None,
     adapter_alpha: float | None = None,
@@ -69,12 +71,13 @@ def convert(
         Number of sites, five by default.
     shapes : mapping or pair, optional
         Factors of the sizes, by role or by size, or one pair for all matrices.
-    max_bond : int, optional
-        Largest bond.
-    rtol : float, optional
-        Largest relative Frobenius error of each matrix.
+    max_bond : int or mapping of str to int, optional
+        Largest bond, or that of each role: ``{"embedding": 16, "*": 64}``.
+    rtol : float or mapping of str to float, optional
+        Largest relative Frobenius error of each matrix, or that of each role.
     targets : sequence of str, optional
-        Roles of the matrices to convert.
+        Roles of the matrices to convert. Those outside the layers are converted only when they
+        are named: 'embedding', 'pooler', 'embedding_projection'.
     adapter_rank : int, optional
         Rank of the low-rank adapters.
     adapter_alpha : float, optional
@@ -168,7 +171,12 @@ def merge_options(config: MPOConfig | None, options: dict[str, object]) -> MPOCo
     return (config or MPOConfig()).replace(**given, plan=None)
 
 
-def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = None) -> Model:
+def convert_with(
+    model: Model,
+    config: MPOConfig,
+    sources: LayerMap | None = None,
+    deep: Deep | None = None,
+) -> Model:
     """Return the model converted by a configuration; it is changed in place.
 
     Parameters
@@ -179,6 +187,8 @@ def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = Non
         All options.
     sources : tuple of int, optional
         Layer of the model that each layer of the result is copied from.
+    deep : Deep, optional
+        What the layers beyond some depth start from.
 
     Returns
     -------
@@ -195,6 +205,7 @@ def convert_with(model: Model, config: MPOConfig, sources: LayerMap | None = Non
         plan = make_plan(model, config, sources)
         with torch.no_grad():
             prepared = prepare(model, plan, config)
+            prepared = deep.applied(prepared) if deep is not None else prepared
         # Nothing of the model is changed up to here, and nothing in `assemble` fails.
         assemble(model, prepared.plan, filled_banks(prepared), config)
         banks_of(model).certificates = _named_certificates(model, prepared)
@@ -252,18 +263,20 @@ def filled_banks(prepared: Prepared) -> Banks:
         Banks by role.
     """
     banks = make_banks(prepared.plan, device="meta")
-    for role, bank in banks.items():
-        for name, tensor in prepared.tensors[role].items():
-            kind = name if (role, name) in prepared.trainable else "weight"
-            trainable = name.startswith("adapter") or prepared.trainable.get((role, kind), True)
+    for key, bank in banks.items():
+        for name, tensor in prepared.tensors[key].items():
+            kind = name if (key, name) in prepared.trainable else "weight"
+            trainable = name.startswith("adapter") or prepared.trainable.get((key, kind), True)
             setattr(bank, name, nn.Parameter(tensor, requires_grad=trainable))
     return Banks(banks, prepared.plan)
 
 
 def _named_certificates(model: PreTrainedModel, prepared: Prepared) -> dict[str, tn.Certificate]:
     family, names = family_of(model), layer_names(model)
+    outside = {spec.role: outside_path(model, spec.role) for spec in prepared.plan.outside}
     return {
-        f"{prefix_of(model)}{names[layer]}.{family.matrices[role]}": certificate
+        prefix_of(model)
+        + (outside.get(role) or f"{names[layer]}.{family.matrices[role]}"): certificate
         for (role, layer), certificate in prepared.certificates.items()
     }
 

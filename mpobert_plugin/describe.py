@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.adapter import AdaptedLinear
+from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import SharingError
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
+from mpobert_plugin.outside import EMBEDDING
 from mpobert_plugin.parts import module_beside
+from mpobert_plugin.plan import plain_layers
 from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 from mpobert_plugin.sharing import encode, members
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
     from transformers import PreTrainedModel
+
+    from mpobert_plugin.runtime import Banks
+    from mpobert_plugin.spec import BankSpec, NormSpec
 
 
 def describe(model: PreTrainedModel) -> str:
@@ -49,13 +56,20 @@ def describe(model: PreTrainedModel) -> str:
     """
     banks = banks_of(model)
     lines = [f"{type(model).__name__}, {banks.plan.n_layers} layers, gauge {banks.plan.gauge}"]
-    for role, bank in banks.items():
+    for key, bank in banks.items():
         if not isinstance(bank, StackedBank):
             continue
-        lines.append(f"{role}: {bank.extra_repr()}{_error(bank)}")
+        lines.append(f"{key}: {bank.extra_repr()}{_error(bank)}")
         for name, tensor in bank.tensors().items():
             shape = " x ".join(str(size) for size in tensor.shape)
-            lines.append(f"  {name:<13} {shape:<28} {_users(tuple(bank.slices()[name]))}")
+            users = "one matrix" if bank.outside else _users(tuple(bank.slices()[name]), bank.spec)
+            lines.append(f"  {name:<13} {shape:<28} {users}")
+    lines += plain_layers(banks.plan)
+    lines += [
+        f"{name}: reads the matrix of the embedding"
+        for name, module in model.named_modules()
+        if isinstance(module, MPOHead)
+    ]
     lines += [
         f"{spec.role}: plain matrix with an adapter of rank {spec.rank}"
         for spec in banks.plan.beside
@@ -77,13 +91,15 @@ def _error(bank: StackedBank) -> str:
     return f", error {low:.3g}" if low == high else f", error {low:.3g} to {high:.3g}"
 
 
-def _users(slices: tuple[int, ...]) -> str:
-    number = max(slices) + 1
+def _users(slices: tuple[int, ...], spec: BankSpec | NormSpec) -> str:
+    numbers, number = spec.layer_numbers, max(slices) + 1
+    some = numbers != tuple(range(len(numbers)))
+    told = f"layers {encode(numbers)}" if some else f"layers 0 to {len(slices) - 1}"
     if number == len(slices):
-        return "each layer its own"
+        return f"each layer its own ({told})" if some else "each layer its own"
     if number == 1:
-        return f"shared by layers 0 to {len(slices) - 1}"
-    return f"slices of the layers: {encode(slices)}"
+        return f"shared by {told}"
+    return f"slices of {told if some else 'the layers'}: {encode(slices)}"
 
 
 def assert_shared(model: PreTrainedModel) -> None:
@@ -114,10 +130,20 @@ def assert_shared(model: PreTrainedModel) -> None:
                 f"{name} must read the bank {role!r} of the model, got another bank. It was "
                 "copied apart from the model: copy the whole model instead."
             )
+    _check_heads(model, banks)
     owners: dict[int, str] = {}
     for role, bank in banks.items():
         if isinstance(bank, StackedBank):
             _check_bank(role, bank, owners)
+
+
+def _check_heads(model: PreTrainedModel, banks: Banks) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, MPOHead) and module.bank is not banks[EMBEDDING]:
+            raise SharingError(
+                f"{name} must read the bank {EMBEDDING!r} of the model, got another bank. It was "
+                "copied apart from the model: copy the whole model instead."
+            )
 
 
 def _check_bank(role: str, bank: StackedBank, owners: dict[int, str]) -> None:
@@ -144,9 +170,23 @@ def _check_slice(name: str, tensor: Tensor, slices: tuple[int, ...], users: list
 
 
 def _readers(model: PreTrainedModel) -> Iterator[tuple[str, Reader, str]]:
-    family, base = family_of(model), base_of(model)
-    for layer in layer_names(model):
-        for role, path in {**family.matrices, **family.norms}.items():
-            module = base.get_submodule(f"{layer}.{path}")
+    family, base, plan = family_of(model), base_of(model), banks_of(model).plan
+    paths = {**family.matrices, **family.norms}
+    for number, layer in enumerate(layer_names(model)):
+        for bank in plan.of_layer(number):
+            path = f"{layer}.{paths[bank.role]}"
+            module = base.get_submodule(path)
             if isinstance(module, Reader):
-                yield f"{prefix_of(model)}{layer}.{path}", module, role
+                yield prefix_of(model) + path, module, bank.name
+    for spec in banks_of(model).plan.outside:
+        # A model with another head may lack the pooler.
+        outside = module_beside(model, outside_path(model, spec.role))
+        if outside is None:
+            continue
+        name = prefix_of(model) + outside_path(model, spec.role)
+        if not isinstance(outside, Reader):
+            raise SharingError(
+                f"{name} must read the bank {spec.role!r} of the model, got a "
+                f"{type(outside).__name__}, which was put in its place."
+            )
+        yield name, outside, spec.role

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mpobert_plugin.errors import CheckpointError, SharingError
-from mpobert_plugin.sharing import LayerMap, decode
+from mpobert_plugin.sharing import LayerMap, decode, decode_some
 
 Fields: TypeAlias = Mapping[str, Any]
 # No size of a model comes near it, and torch cannot make a tensor beyond 2**63 elements.
@@ -134,6 +134,44 @@ def layer_slices(
         return decode(text, n_layers, gaps)
     except SharingError as error:
         raise CheckpointError(f"{name} of {where} is damaged: {error}") from error
+
+
+def some_layers(fields: Fields, name: str, where: str, n_layers: int) -> LayerMap | None:
+    """Return a field that may name some of the layers, in the words of `sharing.encode`.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields by name.
+    name : str
+        Name of the field.
+    where : str
+        What the fields describe, for the message.
+    n_layers : int
+        Number of layers of the model.
+
+    Returns
+    -------
+    tuple of int or None
+        Layer numbers in ascending order; None for all of them.
+
+    Raises
+    ------
+    CheckpointError
+        When it is there and no such text.
+
+    Examples
+    --------
+    >>> some_layers({"layers": "1-2"}, "layers", "bank", 4)
+    (1, 2)
+    """
+    if name not in fields:
+        return None
+    try:
+        layers = decode_some(word(fields, name, where), n_layers)
+    except SharingError as error:
+        raise CheckpointError(f"{name} of {where} is damaged: {error}") from error
+    return None if len(layers) == n_layers else layers
 
 
 def field(fields: Fields, name: str, where: str) -> object:

@@ -39,7 +39,7 @@ class MPONormBank(StackedBank):
         self, spec: NormSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(spec, device, dtype)
-        self.spec = spec
+        self.spec: NormSpec = spec
 
     def slices(self) -> dict[str, Sequence[int]]:
         """Return, for weight and bias, the slice that each layer uses.

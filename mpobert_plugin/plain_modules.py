@@ -204,7 +204,7 @@ def exact_reader(reader: Reader, name: str) -> Exact:
         Matrix in float64, or the values of a norm.
     """
     bank = reader.bank
-    weight, bias = exact_values(bank, reader.layer, name)
+    weight, bias = exact_values(bank, reader.slot, name)
     tensors = bank.tensors()
     trained = any(tensor.requires_grad for kind, tensor in tensors.items() if kind != "bias")
     bias_trained = bias is not None and tensors["bias"].requires_grad

@@ -29,7 +29,7 @@ class ConversionPlan:
     n_layers : int
         Number of layer modules after conversion.
     banks : tuple of BankSpec
-        One for each role of a matrix.
+        One or several for each role of a matrix; layers that none of them names keep plain ones.
     norms : tuple of NormSpec
         One for each role of a LayerNorm.
     beside : tuple of BesideSpec
@@ -70,15 +70,47 @@ class ConversionPlan:
         list of str
             Names.
         """
-        return [*(spec.role for spec in self.banks), *(spec.role for spec in self.norms)]
+        roles = [*(spec.role for spec in self.banks), *(spec.role for spec in self.norms)]
+        return list(dict.fromkeys(roles))
 
-    def bank(self, role: str) -> BankSpec:
-        """Return the specification of the bank of one role.
+    def banks_of_role(self, role: str) -> tuple[BankSpec, ...]:
+        """Return the specifications of all banks of one role.
 
         Parameters
         ----------
         role : str
             Name of the role.
+
+        Returns
+        -------
+        tuple of BankSpec
+            In the order of their first layers; empty for a role without banks.
+        """
+        return tuple(spec for spec in self.banks if spec.role == role)
+
+    def of_layer(self, layer: int) -> tuple[BankSpec | NormSpec, ...]:
+        """Return the specifications of the banks that a layer reads, matrices before norms.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer.
+
+        Returns
+        -------
+        tuple of BankSpec and NormSpec
+            At most one for each role.
+        """
+        specs: list[BankSpec | NormSpec] = [*self.banks, *self.norms]
+        return tuple(spec for spec in specs if spec.slot_of(layer) is not None)
+
+    def bank(self, name: str) -> BankSpec:
+        """Return the specification of a bank by its name.
+
+        Parameters
+        ----------
+        name : str
+            The role, or the role and the first layer's number where not all layers read the bank.
 
         Returns
         -------
@@ -90,7 +122,7 @@ class ConversionPlan:
         KeyError
             When the plan has no such bank.
         """
-        return {spec.role: spec for spec in self.banks}[role]
+        return {spec.name: spec for spec in self.banks}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as values that JSON can hold.
@@ -156,11 +188,12 @@ class ConversionPlan:
                 f"n_layers of {where} must be at most {MOST_LAYERS}, got {n_layers}."
             )
         sources = fields.get("sources")
-        return cls(
+        plan = cls(
             family=word(fields, "family", where),
             n_layers=n_layers,
             banks=tuple(
-                BankSpec.from_dict(role, bank, n_layers) for role, bank in _entries(fields, "banks")
+                BankSpec.from_dict(role, bank, n_layers)
+                for role, bank in _entries(fields, "banks", repeated=True)
             ),
             norms=tuple(
                 NormSpec.from_dict(role, norm, n_layers) for role, norm in _entries(fields, "norms")
@@ -178,12 +211,15 @@ class ConversionPlan:
                 for role, bank in _entries({"outside": [], **fields}, "outside")
             ),
         )
+        _check_banks(plan)
+        return plan
 
     def __str__(self) -> str:
         """Return the plan as a table, a line for each matrix and each norm."""
         head = f"{self.family}, {self.n_layers} layers, gauge {self.gauge}"
         lines = [head if self.fit is None else f"{head}, fit {self.fit}"]
         lines += [_bank_line(spec) for spec in self.banks]
+        lines += [f"  {line}" for line in plain_layers(self)]
         lines += [
             f"  {spec.role:<17} LayerNorm {spec.size}, {_users(spec.slices)}" for spec in self.norms
         ]
@@ -194,14 +230,59 @@ class ConversionPlan:
         return "\n".join(lines)
 
 
-def _entries(fields: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
+def plain_layers(plan: ConversionPlan) -> list[str]:
+    """Return a line for each role of which only some layers have a bank.
+
+    Parameters
+    ----------
+    plan : ConversionPlan
+        The plan.
+
+    Returns
+    -------
+    list of str
+        Which layers keep their plain matrices.
+
+    Examples
+    --------
+    >>> bank = BankSpec("query", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0,), (0,), layers=(1,))
+    >>> plain_layers(ConversionPlan("bert", 3, (bank,), (), ()))
+    ['query: plain matrices in layers 0 2']
+    """
+    lines = []
+    for role in dict.fromkeys(spec.role for spec in plan.banks):
+        read = {layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers}
+        plain = tuple(layer for layer in range(plan.n_layers) if layer not in read)
+        if plain:
+            lines.append(f"{role}: plain matrices in layers {encode(plain)}")
+    return lines
+
+
+def _check_banks(plan: ConversionPlan) -> None:
+    specs: list[BankSpec | NormSpec] = [*plan.banks, *plan.norms, *plan.outside]
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise CheckpointError(
+            f"banks of the stored plan must have names of their own, got {names}."
+        )
+    for role in plan.roles():
+        layers = [layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers]
+        if len(set(layers)) < len(layers):
+            raise CheckpointError(
+                f"banks {role!r} of the stored plan must name each layer once, got {layers}."
+            )
+
+
+def _entries(
+    fields: Mapping[str, Any], name: str, repeated: bool = False
+) -> list[tuple[str, Mapping[str, Any]]]:
     given = fields[name]
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
         raise CheckpointError(
             f"{name} of the stored plan must be a list of objects, got {given!r}."
         )
     roles = [word(entry, "role", f"an entry of {name} of the stored plan") for entry in given]
-    if len(set(roles)) < len(roles):
+    if len(set(roles)) < len(roles) and not repeated:
         raise CheckpointError(f"{name} of the stored plan must name each role once, got {roles}.")
     return list(zip(roles, given, strict=True))
 
@@ -220,6 +301,7 @@ def _outside_line(spec: BankSpec) -> str:
 def _bank_line(spec: BankSpec) -> str:
     parts = [
         _size(spec),
+        *([] if spec.layers is None else [f"layers {encode(spec.layers)}"]),
         f"central {_users(spec.central)}",
         f"auxiliary {_users(spec.auxiliary)}",
     ]

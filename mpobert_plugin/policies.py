@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.errors import SharingError, TargetError, did_you_mean
@@ -137,5 +137,21 @@ def _maps(plan: ConversionPlan, option: str) -> dict[str, LayerMap]:
     if option == "share_norm":
         return {spec.role: spec.slices for spec in plan.norms}
     if option == "sharing":
-        return {spec.role: spec.central for spec in plan.banks}
-    return {spec.role: spec.bias for spec in plan.banks if spec.bias is not None}
+        return _of_banks(plan, {spec.name: spec.central for spec in plan.banks})
+    biases = {spec.name: spec.bias for spec in plan.banks if spec.bias is not None}
+    return _of_banks(plan, biases)
+
+
+def _of_banks(plan: ConversionPlan, maps: Mapping[str, LayerMap]) -> dict[str, LayerMap]:
+    """Join the maps of the banks of each role; a layer without a bank shares with none."""
+    joined: dict[str, LayerMap] = {}
+    for role in dict.fromkeys(spec.role for spec in plan.banks if spec.name in maps):
+        keys: dict[int, Hashable] = {layer: layer for layer in range(plan.n_layers)}
+        for spec in plan.banks_of_role(role):
+            slices = zip(spec.layer_numbers, maps[spec.name], strict=True)
+            keys |= {layer: (spec.name, piece) for layer, piece in slices}
+        number_of: dict[Hashable, int] = {}
+        joined[role] = tuple(
+            number_of.setdefault(keys[layer], len(number_of)) for layer in range(plan.n_layers)
+        )
+    return joined

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, nn
 
-from mpobert_plugin.errors import PlacementError
+from mpobert_plugin.errors import ConfigError, PlacementError
 from mpobert_plugin.handed import Slot
 from mpobert_plugin.saved import uncounted
 
@@ -25,17 +25,24 @@ class Reader(nn.Module):
         Where the values are. The reference is not registered, so that the tensors are listed,
         saved and moved once, by the bank.
     layer : int
-        Number of the layer.
+        Number of the layer in the model; `slot` is its position among those that read the bank.
+
+    Raises
+    ------
+    ConfigError
+        When the layer does not read the bank.
     """
 
     bank: StackedBank
     layer: int
+    slot: int
 
     def __init__(self, bank: StackedBank, layer: int) -> None:
         super().__init__()
         # Past nn.Module.__setattr__, which would register the bank as a child.
         object.__setattr__(self, "bank", bank)
         self.layer = layer
+        self.slot = slot_of(bank, layer)
         self._slot = Slot()
         # transformers' initialization goes by class names and would write into the shared bank.
         self._is_hf_initialized = True
@@ -68,7 +75,7 @@ class Reader(nn.Module):
         if handed is not None:
             return handed
         with uncounted():
-            own: Values = self.bank(self.layer)[0]
+            own: Values = self.bank(self.slot)[0]
         return own
 
     def values_beside(self, x: Tensor) -> Values:
@@ -94,7 +101,7 @@ class Reader(nn.Module):
             return weight, bias
         if weight.is_meta:
             raise PlacementError(
-                f"the tensors of bank {self.bank.role!r} must hold values, got tensors on meta "
+                f"the tensors of bank {self.bank.name!r} must hold values, got tensors on meta "
                 f"for an input on {x.device}. Load them, or move the model with to_empty and "
                 "load_state_dict."
             )
@@ -110,3 +117,39 @@ class Reader(nn.Module):
         """A copy of the layer's bias, or None: writing into it changes nothing in the bank."""
         bias = self.values()[1]
         return None if bias is None else bias.clone()
+
+
+def slot_of(bank: StackedBank, layer: int) -> int:
+    """Return the position of a layer among those that read a bank.
+
+    Parameters
+    ----------
+    bank : StackedBank
+        The bank.
+    layer : int
+        Number of the layer in the model.
+
+    Returns
+    -------
+    int
+        Index into the values of the bank.
+
+    Raises
+    ------
+    ConfigError
+        When the layer does not read the bank.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.norm import MPONormBank
+    >>> from mpobert_plugin.spec import NormSpec
+    >>> slot_of(MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1))), 2)
+    2
+    """
+    slot = bank.spec.slot_of(layer)
+    if slot is None:
+        raise ConfigError(
+            f"layer must be one of those that read bank {bank.name!r}, "
+            f"{list(bank.spec.layer_numbers)}, got {layer}."
+        )
+    return slot

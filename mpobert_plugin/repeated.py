@@ -70,6 +70,14 @@ def _maps(plan: ConversionPlan, role: str) -> list[LayerMap]:
     for norm in plan.norms:
         if norm.role == role:
             return [norm.slices]
-    bank = plan.bank(role)
-    maps = [bank.central, bank.auxiliary, *([] if bank.bias is None else [bank.bias])]
-    return [*maps, tuple(range(bank.n_layers))] if bank.adapter_rank else maps
+    maps: list[LayerMap] = []
+    for number, bank in enumerate(plan.banks_of_role(role)):
+        own = [bank.central, bank.auxiliary, *([] if bank.bias is None else [bank.bias])]
+        own += [tuple(range(bank.n_layers))] if bank.adapter_rank else []
+        # Layers of other banks, and those that stay plain, are kept apart from these.
+        placed = [-1 - number] * plan.n_layers
+        for slices in own:
+            for layer, piece in zip(bank.layer_numbers, slices, strict=True):
+                placed[layer] = piece
+            maps.append(tuple(placed))
+    return maps

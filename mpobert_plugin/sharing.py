@@ -223,6 +223,41 @@ def decode(text: str, n_layers: int, gaps: bool = False) -> LayerMap:
     return tuple(slices)
 
 
+def decode_some(text: str, n_layers: int) -> LayerMap:
+    """Return the layer numbers that a text of `encode` stands for, in ascending order.
+
+    Parameters
+    ----------
+    text : str
+        Words such as ``0-3`` (layers 0 to 3) and ``5`` (layer 5).
+    n_layers : int
+        Number of layers of the model.
+
+    Returns
+    -------
+    tuple of int
+        At least one layer number.
+
+    Raises
+    ------
+    SharingError
+        When the text cannot be read, or names layers that are not there, twice or in disorder.
+
+    Examples
+    --------
+    >>> decode_some("0-1 3", 5)
+    (0, 1, 3)
+    """
+    layers: list[int] = []
+    for word in text.split():
+        layers.extend(_word(word, n_layers - len(layers), text))
+    if not layers or layers != sorted(set(layers)) or layers[-1] >= n_layers:
+        raise SharingError(
+            f"layers must be ascending numbers from 0 to {n_layers - 1}, got {text!r}."
+        )
+    return tuple(layers)
+
+
 def _word(word: str, room: int, text: str) -> range | list[int]:
     if max(map(len, word.replace("*", "-").split("-"))) > _DIGITS:
         raise SharingError(f"a layer map must have numbers of at most {_DIGITS} digits.")

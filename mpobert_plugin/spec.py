@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.fields import (
@@ -17,20 +17,26 @@ from mpobert_plugin.fields import (
     layer_slices,
     number,
     positive,
+    some_layers,
     word,
     words,
 )
 from mpobert_plugin.sharing import LayerMap, encode
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Value = TypeVar("Value")
 _SIZES = ("role", "rows", "cols", "row_dims", "col_dims", "bond_dims")
 _MAPS = ("central", "auxiliary", "bias")
 _ADAPTER = ("adapter_rank", "adapter_alpha")
+_OPTIONAL = (*_ADAPTER, "errors", "depth_scale", "layers")
 NORM_KINDS = ("layer", "rms")
 
 
 @dataclass(frozen=True)
 class BankSpec:
-    """Sizes and layer maps of the matrices of one role.
+    """Sizes and layer maps of matrices of one role: those of all layers, or of some.
 
     Parameters
     ----------
@@ -52,6 +58,18 @@ class BankSpec:
         Adapters are scaled by alpha / rank.
     errors : tuple of float
         Relative Frobenius error of each layer's matrix; empty when nothing was decomposed.
+    depth_scale : float
+        Factor that the auxiliary tensors of deep layers were given at the start; Adam's rate of
+        auxiliary tensors follows it.
+    layers : tuple of int or None
+        Numbers of the layers that read the bank, in ascending order; None for all layers. The
+        maps and the errors have one entry for each of them.
+
+    Examples
+    --------
+    >>> spec = BankSpec("query", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0, 0), (0, 1), layers=(1, 4))
+    >>> spec.name, spec.slot_of(4), spec.slot_of(0)
+    ('query_1', 1, None)
     """
 
     role: str
@@ -66,11 +84,54 @@ class BankSpec:
     adapter_rank: int = 0
     adapter_alpha: float = 0.0
     errors: tuple[float, ...] = ()
+    depth_scale: float = 1.0
+    layers: LayerMap | None = None
 
     @property
     def n_layers(self) -> int:
         """Number of layers that read the bank."""
         return len(self.central)
+
+    @property
+    def name(self) -> str:
+        """Name of the bank: the role, with the first layer's number when not all layers read it."""
+        return self.role if self.layers is None else f"{self.role}_{self.layers[0]}"
+
+    @property
+    def layer_numbers(self) -> LayerMap:
+        """Numbers of the layers that read the bank, by their slots in its maps."""
+        return tuple(range(self.n_layers)) if self.layers is None else self.layers
+
+    def slot_of(self, layer: int) -> int | None:
+        """Return the position of a layer among those that read the bank.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer in the model.
+
+        Returns
+        -------
+        int or None
+            Where the maps speak of it; None when it does not read the bank.
+        """
+        numbers = self.layer_numbers
+        return numbers.index(layer) if layer in numbers else None
+
+    def of_layers(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return, of values for all layers of the model, those of the layers that read the bank.
+
+        Parameters
+        ----------
+        values : sequence
+            One for each layer of the model.
+
+        Returns
+        -------
+        tuple
+            By the slots of the maps.
+        """
+        return tuple(values[layer] for layer in self.layer_numbers)
 
     @property
     def central_site(self) -> int:
@@ -132,6 +193,10 @@ class BankSpec:
         if self.errors:
             same = len(set(self.errors)) == 1
             fields["errors"] = self.errors[0] if same else list(self.errors)
+        if self.depth_scale != 1.0:
+            fields["depth_scale"] = self.depth_scale
+        if self.layers is not None:
+            fields["layers"] = encode(self.layers)
         return fields
 
     @classmethod
@@ -158,7 +223,9 @@ class BankSpec:
             When a field is missing or sizes do not fit together.
         """
         where = f"bank {role!r} of the stored plan"
-        check_names({"role": role, **fields}, (*_SIZES, *_MAPS), (*_ADAPTER, "errors"), where)
+        check_names({"role": role, **fields}, (*_SIZES, *_MAPS), _OPTIONAL, where)
+        layers = some_layers(fields, "layers", where, n_layers)
+        n_layers = n_layers if layers is None else len(layers)
         rank = count({"adapter_rank": 0, **fields}, "adapter_rank", where, least=0)
         if not rank and fields.get("adapter_alpha"):
             raise CheckpointError(f"{where} must have an adapter_rank beside its adapter_alpha.")
@@ -175,6 +242,8 @@ class BankSpec:
             adapter_rank=rank,
             adapter_alpha=positive(fields, "adapter_alpha", where) if rank else 0.0,
             errors=errors_of(fields.get("errors", ()), n_layers, where),
+            depth_scale=positive({"depth_scale": 1.0, **fields}, "depth_scale", where),
+            layers=layers,
         )
         spec._check(where)
         return spec
@@ -231,6 +300,31 @@ class NormSpec:
     eps: float
     slices: LayerMap
     kind: str = "layer"
+
+    @property
+    def name(self) -> str:
+        """Name of the bank: the role."""
+        return self.role
+
+    @property
+    def layer_numbers(self) -> LayerMap:
+        """Numbers of the layers that read the bank: all of them."""
+        return tuple(range(len(self.slices)))
+
+    def slot_of(self, layer: int) -> int | None:
+        """Return the position of a layer among those that read the bank.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer in the model.
+
+        Returns
+        -------
+        int or None
+            The number itself, since all layers read it.
+        """
+        return layer if 0 <= layer < len(self.slices) else None
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of the stacked weight and bias.

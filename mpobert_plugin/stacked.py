@@ -28,11 +28,17 @@ class StackedBank(nn.Module):
         Where and in which element type the uninitialized tensors are made.
     """
 
+    spec: BankSpec | NormSpec
+    # Whether the one reader is no layer: the word embedding, the pooler.
+    outside = False
+
     def __init__(
         self, spec: BankSpec | NormSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
+        self.spec = spec
         self.role = spec.role
+        self.name = spec.name
         self.names = tuple(spec.tensor_shapes())
         self.readers: list[Reader] = []
         for name, shape in spec.tensor_shapes().items():
@@ -70,22 +76,22 @@ class StackedBank(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} must say what the layers read.")
 
-    def values_of(self, layer: int) -> Values:
+    def values_of(self, slot: int) -> Values:
         """Return weight and bias of one layer that is called by itself.
 
         Parameters
         ----------
-        layer : int
-            Number of the layer.
+        slot : int
+            Position of the layer among those that read the bank.
 
         Returns
         -------
         tuple of (Tensor, Tensor or None)
             Weight and bias.
         """
-        return self.all_values()[layer]
+        return self.all_values()[slot]
 
-    def forward(self, layer: int | None = None) -> Sequence[Values]:
+    def forward(self, slot: int | None = None) -> Sequence[Values]:
         """Return the values of all layers, or of one that is called by itself.
 
         Readers get their values through a call of the bank, so that hooks on the bank see every
@@ -93,8 +99,8 @@ class StackedBank(nn.Module):
 
         Parameters
         ----------
-        layer : int, optional
-            Number of the layer; all of them by default.
+        slot : int, optional
+            Position of the layer among those that read the bank; all of them by default.
 
         Returns
         -------
@@ -107,13 +113,13 @@ class StackedBank(nn.Module):
             When the tensors of the bank are on several devices.
         """
         self._check_devices()
-        return self.all_values() if layer is None else [self.values_of(layer)]
+        return self.all_values() if slot is None else [self.values_of(slot)]
 
     def hand_out(self) -> None:
         """Give every reader its values for the coming forward of this thread."""
         values = self()
         for reader in self.readers:
-            reader.hand(values[reader.layer])
+            reader.hand(values[reader.slot])
 
     def withdraw(self) -> None:
         """Take back what was handed out in this thread, so that it can be freed."""
@@ -127,7 +133,7 @@ class StackedBank(nn.Module):
             return
         places = [f"{name!r} on {tensor.device}" for name, tensor in tensors.items()]
         raise PlacementError(
-            f"the tensors of bank {self.role!r} must be on one device, got {', '.join(places)}. "
+            f"the tensors of bank {self.name!r} must be on one device, got {', '.join(places)}. "
             "Keep each bank whole in the device map."
         )
 

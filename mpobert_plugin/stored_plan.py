@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.locate import family_of, layer_names
+from mpobert_plugin.outside import outside_matrix, outside_paths
 from mpobert_plugin.parts import linears_of
 from mpobert_plugin.sharing import encode
 
@@ -42,7 +43,7 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
             f"{encode(plan.sources)!r}. Its config.json was changed."
         )
     roles = [spec.role for spec in plan.banks]
-    if not roles or not set(roles) <= set(family.matrices):
+    if not (roles or plan.norms or plan.outside) or not set(roles) <= set(family.matrices):
         raise CheckpointError(
             f"banks of the stored plan must be among {sorted(family.matrices)}, got {roles}."
         )
@@ -50,9 +51,31 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
     if not set(others) <= {*family.norms, *family.beside}:
         raise CheckpointError(f"the stored plan must name parts of the model, got {others}.")
     for spec in plan.banks:
-        name, linear = next(iter(linears_of(model, spec.role).items()))
+        linears = list(linears_of(model, spec.role).items())
+        name, linear = linears[spec.layer_numbers[0]]
         if (linear.out_features, linear.in_features) != (spec.rows, spec.cols):
             raise CheckpointError(
-                f"bank {spec.role!r} of the stored plan must be {linear.out_features} x "
+                f"bank {spec.name!r} of the stored plan must be {linear.out_features} x "
                 f"{linear.in_features} for {name}, got {spec.rows} x {spec.cols}."
+            )
+    _check_outside(model, plan)
+
+
+def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
+    present, family = outside_paths(model), family_of(model)
+    for spec in plan.outside:
+        if spec.role in family.beside and spec.role not in present:
+            # A model with another head may lack the pooler, whose tensors are then left alone.
+            continue
+        if spec.role not in present:
+            raise CheckpointError(
+                f"outside of the stored plan must name matrices of the model "
+                f"({', '.join(present)}), got {spec.role!r}."
+            )
+        name, matrix = outside_matrix(model, spec.role)
+        if (matrix.out_features, matrix.in_features) != (spec.rows, spec.cols):
+            raise CheckpointError(
+                f"{spec.role!r} of the stored plan must be {matrix.out_features} x "
+                f"{matrix.in_features} for {name}, got {spec.rows} x {spec.cols}. Its config.json "
+                "was changed."
             )

@@ -34,11 +34,12 @@ class Prepared:
     plan : ConversionPlan
         The plan with final bonds and errors.
     tensors : dict
-        Stacked tensors by role and name.
+        Stacked tensors by the names of bank and tensor.
     trainable : dict
-        Whether the stacked tensors of a role are trained, by role and kind.
+        Whether the stacked tensors of a bank are trained, by the bank's name and kind.
     certificates : dict
-        ``tensornet.Certificate`` by role and layer, where the layer's own matrix was decomposed.
+        ``tensornet.Certificate`` by role and layer of the model, where the layer's own matrix was
+        decomposed.
     """
 
     plan: ConversionPlan
@@ -75,7 +76,10 @@ def prepare(model: PreTrainedModel, plan: ConversionPlan, config: MPOConfig) -> 
     found = source_tensors(model, plan)
     sources = plan.sources or tuple(range(plan.n_layers))
     result = Prepared(plan)
-    specs = [_bank(spec, found[spec.role], sources, config, result) for spec in plan.banks]
+    specs = [
+        _bank(spec, found[spec.role], spec.of_layers(sources), config, result)
+        for spec in plan.banks
+    ]
     for norm in plan.norms:
         stacks = {
             kind: share(_of_layers(named, sources), norm.slices, config.fit, "share_norm").stack()
@@ -84,7 +88,8 @@ def prepare(model: PreTrainedModel, plan: ConversionPlan, config: MPOConfig) -> 
         result.tensors[norm.role] = stacks
         for kind, named in found[norm.role].items():
             result.trainable[norm.role, kind] = next(iter(named.values())).requires_grad
-    result.plan = replace(plan, banks=tuple(specs))
+    outside = [_bank(spec, found[spec.role], (0,), config, result) for spec in plan.outside]
+    result.plan = replace(plan, banks=tuple(specs), outside=tuple(outside))
     return result
 
 
@@ -109,10 +114,10 @@ def _bank(
     if spec.bias is not None:
         biases = _of_layers(found["bias"], sources)
         tensors["bias"] = share(biases, spec.bias, config.fit, "share_bias").stack()
-    result.tensors[spec.role] = tensors
+    result.tensors[spec.name] = tensors
     for kind, named in found.items():
-        result.trainable[spec.role, kind] = next(iter(named.values())).requires_grad
-    for layer, group in enumerate(spec.central):
+        result.trainable[spec.name, kind] = next(iter(named.values())).requires_grad
+    for layer, group in zip(spec.layer_numbers, spec.central, strict=True):
         certificate = networks[group].certificate
         if group in shared.exact and certificate is not None:
             result.certificates[spec.role, layer] = certificate
@@ -128,12 +133,12 @@ def _decompose(
     spec: BankSpec, shared: Shared, config: MPOConfig
 ) -> tuple[list[tn.MPO], tuple[int, ...]]:
     """Decompose each shared matrix; all get the bonds that the most demanding one needs."""
-    caps = spec.bond_dims
-    if config.rtol is not None:
-        caps = _common_bonds(spec, shared, {"rtol": config.rtol, "max_bond": config.max_bond})
+    caps, bond, rtol = spec.bond_dims, config.bond_of(spec.role), config.rtol_of(spec.role)
+    if rtol is not None:
+        caps = _common_bonds(spec, shared, {"rtol": rtol, "max_bond": bond})
         limits: dict[str, object] = {"bonds": caps}
     else:
-        limits = {"bonds": "full", "max_bond": config.max_bond}
+        limits = {"bonds": "full", "max_bond": bond}
     networks = [
         _mpo(spec, name, W, gauge=config.gauge, **limits)
         for name, W in zip(shared.names, shared.values, strict=True)
@@ -189,12 +194,13 @@ def _errors(spec: BankSpec, shared: Shared, networks: Sequence[tn.MPO]) -> tuple
 def _check_promise(spec: BankSpec, named: Named, sources: Sequence[int], config: MPOConfig) -> None:
     """Refuse an rtol that holds for the fitted matrices and not for those of the layers."""
     worst = max(range(spec.n_layers), key=lambda layer: spec.errors[layer])
+    rtol = config.rtol_of(spec.role)
     # The errors of a plan are rounded to six digits.
-    if config.rtol is None or config.fit is None or spec.errors[worst] <= 1.00001 * config.rtol:
+    if rtol is None or config.fit is None or spec.errors[worst] <= 1.00001 * rtol:
         return
     name = list(named)[sources[worst]]
     raise ConversionError(
-        f"rtol={config.rtol:g} must hold for every matrix, and fit={config.fit!r} leaves "
+        f"rtol={rtol:g} must hold for every matrix, and fit={config.fit!r} leaves "
         f"{name} {spec.errors[worst]:.3g} off. Leave rtol out and cut with max_bond=, or share "
         "fewer layers. Nothing was changed."
     )
