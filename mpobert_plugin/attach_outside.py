@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import EmbeddingBank, MPOEmbedding, MPOHead
 from mpobert_plugin.heads import cut_ties, restore_ties, tied_heads
 from mpobert_plugin.linear import MPOLinear
@@ -13,11 +14,66 @@ from mpobert_plugin.parts import module_beside
 from mpobert_plugin.vocabulary import fix_vocabulary, free_vocabulary
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PreTrainedModel
 
     from mpobert_plugin.plan import ConversionPlan
     from mpobert_plugin.runtime import Banks
+
+
+def outside_banks(
+    plan: ConversionPlan,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> dict[str, MPOBank]:
+    """Return uninitialized banks of the matrices outside the layers.
+
+    Parameters
+    ----------
+    plan : ConversionPlan
+        Sizes.
+    device, dtype : optional
+        Where and in which element type the tensors are made.
+
+    Returns
+    -------
+    dict of str to MPOBank
+        By role.
+    """
+    banks = {}
+    for spec in plan.outside:
+        kind = EmbeddingBank if spec.role == EMBEDDING else MPOBank
+        banks[spec.role] = kind(spec, device, dtype)
+        banks[spec.role].outside = True
+    return banks
+
+
+def outside_path(model: PreTrainedModel, role: str) -> str:
+    """Return the path of a matrix outside the layers, whether this model has it or not.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    role : str
+        'embedding', or a role beside the layers.
+
+    Returns
+    -------
+    str
+        Seen from the base model.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertForMaskedLM(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes))
+    >>> outside_path(plain, "pooler")
+    'pooler.dense'
+    """
+    family = family_of(model)
+    return family.embedding if role == EMBEDDING else family.beside[role]
 
 
 def attach_outside(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
@@ -32,9 +88,8 @@ def attach_outside(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -
     banks : Banks
         Banks of the plan.
     """
-    family = family_of(model)
     for spec in plan.outside:
-        path = family.embedding if spec.role == EMBEDDING else family.beside[spec.role]
+        path = outside_path(model, spec.role)
         plain, bank = module_beside(model, path), banks[spec.role]
         if plain is None:
             del banks[spec.role]

@@ -214,7 +214,8 @@ def _head_of(name: str, model: PreTrainedModel) -> str:
 
 
 def _in_pooler(name: str, model: PreTrainedModel) -> bool:
-    return name.startswith(family_of(model).beside.get("pooler", "pooler") + ".")
+    places = (family_of(model).beside.get("pooler", "pooler"), f"{BANKS}.pooler")
+    return name.startswith(tuple(f"{place}." for place in places))
 
 
 def _foreign(name: str, model: PreTrainedModel) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from mpobert_plugin.errors import CheckpointError, ConfigError, SharingError, did_you_mean
+from mpobert_plugin.limits import limit_of, named_limits, of_roles
 from mpobert_plugin.options import check_integer, own_integer, own_number, refuse_unknown
 from mpobert_plugin.plan import FITS, GAUGES, ConversionPlan
 from mpobert_plugin.sharing import Policies, Policy
@@ -38,12 +39,13 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
     shapes : mapping or pair, optional
         Factors of the sizes: for each role ``{"query": (row_dims, col_dims)}``, for each size
         ``{768: (4, 4, 4, 4, 3)}``, or one pair for all matrices.
-    max_bond : int, optional
-        Largest bond.
-    rtol : float, optional
-        Largest relative Frobenius error of each matrix.
+    max_bond : int or mapping of str to int, optional
+        Largest bond; in a mapping, of the matrices of each role, with ``"*"`` for all others.
+    rtol : float or mapping of str to float, optional
+        Largest relative Frobenius error of each matrix, or of those of each role.
     targets : sequence of str, optional
-        Roles of the matrices to convert; all of the family when None.
+        Roles of the matrices to convert; all those of the layers when None. Matrices outside the
+        layers are converted when they are named: 'embedding', 'pooler', 'embedding_projection'.
     adapter_rank : int
         Rank of the low-rank adapters; 0 for none.
     adapter_alpha : float, optional
@@ -78,8 +80,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         sharing: Policies = None,
         n: int = 5,
         shapes: Shapes = None,
-        max_bond: int | None = None,
-        rtol: float | None = None,
+        max_bond: int | Mapping[str, int] | None = None,
+        rtol: float | Mapping[str, float] | None = None,
         targets: Sequence[str] | None = None,
         adapter_rank: int = 0,
         adapter_alpha: float | None = None,
@@ -99,8 +101,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.sharing = _policies(sharing, "sharing")
         self.n = own_integer(n)
         self.shapes = _shapes(shapes)
-        self.max_bond = own_integer(max_bond)
-        self.rtol = own_number(rtol)
+        self.max_bond = of_roles(max_bond, own_integer)
+        self.rtol = of_roles(rtol, own_number)
         self.targets = _names(targets, "targets")
         self.adapter_rank = own_integer(adapter_rank)
         self.adapter_alpha = own_number(adapter_alpha)
@@ -115,9 +117,10 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
     def _check(self) -> None:
         check_integer("n", self.n, least=1)
         check_integer("adapter_rank", self.adapter_rank, least=0)
-        if self.max_bond is not None:
-            check_integer("max_bond", self.max_bond, least=1)
-        _number("rtol", self.rtol, above=0.0, below=1.0)
+        for name, bond in named_limits("max_bond", self.max_bond).items():
+            check_integer(name, bond, least=1)
+        for name, rtol in named_limits("rtol", self.rtol).items():
+            _number(name, rtol, above=0.0, below=1.0)
         _number("adapter_alpha", self.adapter_alpha, above=0.0, below=math.inf)
         _word("gauge", self.gauge, GAUGES)
         _word("fit", self.fit, (None, *FITS))
@@ -188,6 +191,49 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         """
         fields = {**self.to_dict(), "shapes": self.shapes, "plan": self.plan}
         return MPOConfig(**{**fields, **options})
+
+    def bond_of(self, role: str) -> int | None:
+        """Return the largest bond of the matrices of a role.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+
+        Returns
+        -------
+        int or None
+            None when nothing limits it.
+
+        Examples
+        --------
+        >>> config = MPOConfig(max_bond={"embedding": 16, "*": 64})
+        >>> config.bond_of("embedding"), config.bond_of("query")
+        (16, 64)
+        """
+        bond: int | None = limit_of(self.max_bond, role)
+        return bond
+
+    def rtol_of(self, role: str) -> float | None:
+        """Return the largest relative error of the matrices of a role.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+
+        Returns
+        -------
+        float or None
+            None when nothing is promised.
+
+        Examples
+        --------
+        >>> print(MPOConfig(rtol={"embedding": 0.1}).rtol_of("query"))
+        None
+        """
+        rtol: float | None = limit_of(self.rtol, role)
+        return rtol
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as values that JSON can hold.

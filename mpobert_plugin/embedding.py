@@ -165,7 +165,7 @@ class EmbeddingBank(MPOBank):
 
     def _head_is_dense(self, count: int) -> bool:
         # What is kept between forwards costs nothing the next time.
-        return self._may_cache(self._cores()) or plan_for(self.product_plans, count).dense
+        return self._may_cache(self.cores()) or plan_for(self.product_plans, count).dense
 
     def _matrix(self) -> Tensor:
         matrix = self.scope.matrix
@@ -302,8 +302,8 @@ class MPOHead(nn.Module):
             (..., out_features).
         """
         found: Tensor = self.bank(hidden=beside_bank(self.bank, x))[0][0]
-        logits = found.to(x.device)
-        return logits if self.bias is None else logits + self.bias.to(logits.dtype)
+        logits, bias = found.to(x.device), self._parameters["bias"]
+        return logits if bias is None else logits + bias.to(logits.dtype)
 
     def extra_repr(self) -> str:
         """Return sizes and role for printing.

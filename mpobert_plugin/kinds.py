@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.embedding import EmbeddingBank
 from mpobert_plugin.hosts import Hosts
 from mpobert_plugin.stacked import StackedBank
 
@@ -73,7 +74,8 @@ def kind_of(module: nn.Module, name: str, in_head: bool = False) -> str:
     ('norm', 'bias')
     """
     if isinstance(module, StackedBank):
-        return name.partition("_")[0] if isinstance(module, MPOBank) else "norm"
+        kind = name.partition("_")[0] if isinstance(module, MPOBank) else "norm"
+        return "embedding" if isinstance(module, EmbeddingBank) else kind
     if isinstance(module, AdaptedLinear) and name.startswith("adapter"):
         return "adapter"
     if in_head:

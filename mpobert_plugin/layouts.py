@@ -104,4 +104,5 @@ def _asked(role: str, rows: int, cols: int, config: MPOConfig) -> Any:
     if given is None:
         return config.n
     # A size without an entry gets balanced factors, as many as the other size has.
-    return tuple(shapes.get(size) or tn.factorize(size, len(given)) for size in (rows, cols))
+    balanced = tn.matrix_layout(rows, cols, shape=len(given))
+    return shapes.get(rows) or balanced.row_dims, shapes.get(cols) or balanced.col_dims

@@ -16,13 +16,13 @@ from transformers.quantizers.auto import (
 )
 from transformers.quantizers.base import HfQuantizer
 
-from mpobert_plugin.adapter import AdaptedLinear, init_adapter
 from mpobert_plugin.attach import attach, finish, guard_key, make_banks
 from mpobert_plugin.checkpoint import check, check_kinds, check_tensors
 from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
-from mpobert_plugin.locate import BANKS, base_of, check_model, prefix_of
+from mpobert_plugin.init.absent import init_absent
+from mpobert_plugin.locate import BANKS, check_model, prefix_of
 from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
 from mpobert_plugin.stored_plan import check_plan
@@ -147,18 +147,15 @@ def _check_loaded(model: PreTrainedModel) -> None:
         for name, parameter in model.named_parameters()
         if not getattr(parameter, "_is_hf_initialized", False) and not parameter.is_meta
     ]
-    pooler = f"{prefix}pooler."
+    pooler = (f"{prefix}pooler.", f"{prefix}{BANKS}.pooler.")
     lost = [name for name in absent if name.startswith(prefix) and not name.startswith(pooler)]
     if lost:
         raise CheckpointError(
             f"the loaded tensors must fill the base model, {len(lost)} of it are missing or have "
             f"another shape: {shorten(lost)}. Load the checkpoint that belongs to this config.json."
         )
-    for module in base_of(model).modules():
-        if isinstance(module, AdaptedLinear) and not getattr(
-            module.adapter_up, "_is_hf_initialized", False
-        ):
-            init_adapter(module.adapter_up, module.adapter_down)
+    for module in model.modules():
+        init_absent(model, module)
     if absent:
         warnings.warn(
             f"{len(absent)} tensors that the checkpoint does not have start at random, for the "
@@ -244,7 +241,7 @@ def load_state_dict(
     renamed = {found.renamed[name]: state_dict[name] for name in found.renamed}
     model.load_state_dict(renamed, strict=False, assign=assign)
     model.tie_weights()
-    fill_unfilled(model)
+    fill_unfilled(model, init_absent)
     _align(model)
     if found.new_head:
         fate = "start at random" if on_meta else "keep their values"

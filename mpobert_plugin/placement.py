@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mpobert_plugin.runtime import Banks
 
-_WHOLE = ("MPOBank", "MPONormBank")
+_WHOLE = ("MPOBank", "MPONormBank", "EmbeddingBank")
 
 
 def keep_banks_whole(model: PreTrainedModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.config import MPOConfig
@@ -13,6 +14,7 @@ from mpobert_plugin.errors import (
     shorten,
 )
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
+from mpobert_plugin.limits import check_limits
 from mpobert_plugin.locate import (
     check_model,
     family_of,
@@ -21,6 +23,8 @@ from mpobert_plugin.locate import (
     prefix_of,
     uses_of_layers,
 )
+from mpobert_plugin.outside import outside_paths
+from mpobert_plugin.outside_specs import outside_matrices, outside_roles, outside_specs
 from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
 from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.plan import ConversionPlan
@@ -106,6 +110,7 @@ def make_plan(
     if sources is not None:
         check_copies(model)
     adapted = _adapted_roles(model, config)
+    outside = _outside_specs(model, config, adapted)
     plan = ConversionPlan(
         family=family_of(model).name,
         n_layers=n_layers,
@@ -115,7 +120,11 @@ def make_plan(
         sources=sources,
         gauge=config.gauge,
         fit=config.fit,
+        outside=outside,
     )
+    converted = [spec.role for spec in (*plan.banks, *plan.outside)]
+    check_limits("max_bond", config.max_bond, converted)
+    check_limits("rtol", config.rtol, converted)
     paths = {**family_of(model).matrices, **family_of(model).norms}
     check_ties(model, {role: paths[role] for role in plan.roles()})
     if sources is None:
@@ -127,10 +136,10 @@ def _bank_specs(
     model: PreTrainedModel, config: MPOConfig, n_layers: int, adapted: Sequence[str]
 ) -> tuple[BankSpec, ...]:
     specs = []
-    targets = {
-        role: linears_of(model, role) for role in target_roles(family_of(model), config.targets)
-    }
-    check_shape_keys(config, targets)
+    roles = target_roles(family_of(model), config.targets, outside_paths(model))
+    targets = {role: linears_of(model, role) for role in roles}
+    outside = outside_matrices(model, config.targets)
+    check_shape_keys(config, {**targets, **{k: dict([named]) for k, named in outside.items()}})
     paths = {role: family_of(model).matrices[role] for role in targets}
     policies = by_role(config.sharing, paths, "sharing")
     biased = {role: paths[role] for role, linears in targets.items() if _has_bias(linears)}
@@ -150,7 +159,7 @@ def _bank_specs(
                 cols=layout.cols,
                 row_dims=layout.row_dims,
                 col_dims=layout.col_dims,
-                bond_dims=layout.structural_bonds(config.max_bond),
+                bond_dims=layout.structural_bonds(config.bond_of(role)),
                 central=central,
                 auxiliary=central if policy in (None, "albert") else own,
                 bias=_slices(bias_policies[role], biases, n_layers, "share_bias", role)
@@ -163,12 +172,26 @@ def _bank_specs(
     return tuple(specs)
 
 
+def _outside_specs(
+    model: PreTrainedModel, config: MPOConfig, adapted: Sequence[str]
+) -> tuple[BankSpec, ...]:
+    matrices = outside_matrices(model, config.targets)
+    specs = []
+    for spec in outside_specs(model, config, matrices):
+        rank = _rank(matrices[spec.role], config) if spec.role in adapted else 0
+        alpha = float(config.adapter_alpha or rank)
+        specs.append(replace(spec, adapter_rank=rank, adapter_alpha=alpha) if rank else spec)
+    return tuple(specs)
+
+
 def _beside_specs(
     model: PreTrainedModel, config: MPOConfig, adapted: Sequence[str]
 ) -> tuple[BesideSpec, ...]:
     specs = []
+    # An adapter of a matrix that is converted lies in its bank.
+    plain_roles = set(adapted) - set(outside_roles(model, config.targets))
     for role, path in family_of(model).beside.items():
-        plain = beside_of(model, path) if role in adapted else None
+        plain = beside_of(model, path) if role in plain_roles else None
         if plain is not None:
             rank = _rank((prefix_of(model) + path, plain), config)
             specs.append(BesideSpec(role, rank, float(config.adapter_alpha or rank)))
@@ -214,8 +237,10 @@ def _slices(
     return tuple(seen.setdefault(id(parameter), len(seen)) for parameter in parameters)
 
 
-def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
-    """Return the roles of the matrices to convert, in the order of the family.
+def target_roles(
+    family: Family, targets: Sequence[str] | None, outside: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the roles of the matrices of the layers to convert, in the order of the family.
 
     Parameters
     ----------
@@ -223,6 +248,8 @@ def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
         Family of the model.
     targets : sequence of str, or None
         Roles, or paths inside a layer; all roles when None.
+    outside : mapping of str to str, optional
+        Roles outside the layers, which may be named too, and their paths.
 
     Returns
     -------
@@ -242,7 +269,8 @@ def target_roles(family: Family, targets: Sequence[str] | None) -> list[str]:
         )
     if targets is None:
         return list(family.matrices)
-    return _resolve(targets, family.matrices, "targets")
+    known = {**family.matrices, **(outside or {})}
+    return [role for role in _resolve(targets, known, "targets") if role in family.matrices]
 
 
 def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> list[str]:
@@ -270,7 +298,7 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
     if config.adapter_rank == 0:
         return []
     family = family_of(model)
-    targets = target_roles(family, config.targets)
+    targets = target_roles(family, config.targets, outside_paths(model))
     present = {role: path for role, path in family.beside.items() if module_beside(model, path)}
     available = {**{role: family.matrices[role] for role in targets}, **present}
     if config.adapter_targets is not None:

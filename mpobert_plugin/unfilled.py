@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers.initialization import guard_torch_init_functions
 
-from mpobert_plugin.adapter import AdaptedLinear, init_adapter
 from mpobert_plugin.errors import CheckpointError, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
 
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
 FILLED = "_is_hf_initialized"
 
 
-def fill_unfilled(model: PreTrainedModel) -> None:
+def fill_unfilled(
+    model: PreTrainedModel, initialize: Callable[[PreTrainedModel, nn.Module], None] | None = None
+) -> None:
     """Initialize what is on the meta device, in place, as a new model of the host would be.
 
     No state dict holds the buffers that a model computes for itself, such as the numbers of the
@@ -31,6 +32,8 @@ def fill_unfilled(model: PreTrainedModel) -> None:
     ----------
     model : transformers.PreTrainedModel
         A model most of whose tensors have values.
+    initialize : callable, optional
+        Takes the model and a module of it, and fills what is not the host's to initialize.
 
     Raises
     ------
@@ -59,6 +62,8 @@ def fill_unfilled(model: PreTrainedModel) -> None:
     for name, module in model.named_modules():
         if module in owners:
             unknown += [f"{name}.{buffer}" for buffer in _initialize(model, module)]
+            if initialize is not None:
+                initialize(model, module)
     if unknown:
         raise CheckpointError(
             f"every buffer must have values, got {shorten(unknown)} on the meta device, which the "
@@ -93,6 +98,4 @@ def _initialize(model: PreTrainedModel, module: nn.Module) -> list[str]:
         with torch.no_grad(), guard_torch_init_functions():
             model._init_weights(module)  # type: ignore[no-untyped-call]
         runs.append({name: buffer.clone() for name, buffer in buffers.items()})
-    if isinstance(module, AdaptedLinear) and not hasattr(module.adapter_up, FILLED):
-        init_adapter(module.adapter_up, module.adapter_down)
     return [name for name in buffers if not torch.equal(runs[0][name], runs[1][name])]

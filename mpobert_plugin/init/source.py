@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.errors import ConversionError, shorten
+from mpobert_plugin.outside import outside_matrix
 from mpobert_plugin.parts import linears_of, norms_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def source_tensors(model: PreTrainedModel, plan: ConversionPlan) -> dict[str, di
     found: dict[str, dict[str, Named]] = {}
     for spec in plan.banks:
         found[spec.role] = _matrices(linears_of(model, spec.role))
+    for outside in plan.outside:
+        found[outside.role] = _matrices(dict([outside_matrix(model, outside.role)]))
     for norm in plan.norms:
         found[norm.role] = _by_kind(norms_of(model, norm.role))
     norms = {norm.role for norm in plan.norms}
