@@ -216,7 +216,9 @@ class MPOBank(StackedBank):
         """Return how matrices are rebuilt: exactly and at once, unless a graph is recorded."""
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in cores.values())
         on_gpu = cores["central"].device.type == "cuda"
-        return {"recompute": recorded and self.recompute, "half": recorded and on_gpu}
+        # A trace holds no function with a backward of its own.
+        recompute = recorded and self.recompute and not _is_traced()
+        return {"recompute": recompute, "half": recorded and on_gpu}
 
     def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
         if self.training or not self.caching or torch.compiler.is_compiling():
@@ -252,5 +254,9 @@ class MPOBank(StackedBank):
 def _is_recorded(device: torch.device) -> bool:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return True
+    return _is_traced()
+
+
+def _is_traced() -> bool:
     # torch leaves this function without types.
     return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]

@@ -78,13 +78,13 @@ class EmbeddingBank(MPOBank):
         self.scope = Scope()
 
     def forward(
-        self, layer: int | None = None, ids: Tensor | None = None, hidden: Tensor | None = None
+        self, slot: int | None = None, ids: Tensor | None = None, hidden: Tensor | None = None
     ) -> Sequence[Values]:
         """Return the matrix, rows of it, or logits, as the only entry of a list.
 
         Parameters
         ----------
-        layer : int, optional
+        slot : int, optional
             0, or nothing.
         ids : Tensor, optional
             Numbers of rows, to be looked up.
@@ -102,7 +102,7 @@ class EmbeddingBank(MPOBank):
             When the tensors of the bank are on several devices.
         """
         if ids is None and hidden is None:
-            return super().forward(layer)
+            return super().forward(slot)
         self._check_devices()
         if ids is not None:
             return [(self.look_up(ids), None)]

@@ -40,11 +40,18 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
     >>> torch.equal(fingerprint([weight]), before)
     False
     """
-    return torch.cat([part for tensor in tensors for part in _sums(tensor.detach())])
+    flat = [_bits(tensor.detach().reshape(-1)) for tensor in tensors]
+    if flat and flat[0].device.type != "cpu":
+        # Each start of a kernel costs more than a copy of all tensors.
+        flat = [torch.cat([b for b in flat if b.dtype == k]) for k in _KINDS if _has(flat, k)]
+    return torch.cat([part for bits in flat for part in _sums(bits)])
 
 
-def _sums(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    bits = _bits(tensor.reshape(-1))
+def _has(flat: list[Tensor], kind: torch.dtype) -> bool:
+    return any(bits.dtype == kind for bits in flat)
+
+
+def _sums(bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows = bits.numel() // WIDTH
     table = bits[: rows * WIDTH].view(rows, WIDTH)
     rest = bits[rows * WIDTH :].to(torch.int64)

@@ -9,6 +9,7 @@ from torch import nn
 
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.kept import Together, look
 from mpobert_plugin.locate import BANKS, base_of, check_model
 from mpobert_plugin.recompute import carry_values
 from mpobert_plugin.stacked import StackedBank
@@ -45,6 +46,16 @@ class Banks(nn.ModuleDict):
         self.certificates = certificates or {}
         # Kept, so that the layers are found whatever is put into or around them later.
         self.family: Family | None = None
+        self._together: Together | None = None
+
+    def look(self) -> None:
+        """Let banks whose tensors are unchanged use what they have kept in the coming forward."""
+        if not torch.compiler.is_compiling():
+            banks = [bank for bank in self.stacked() if isinstance(bank, MPOBank)]
+            self._together = look(banks, self._together)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_together": None}
 
     def stacked(self) -> Iterator[StackedBank]:
         """Return an iterator over the banks.
@@ -156,6 +167,7 @@ def hand_out(base: nn.Module, _args: Any) -> None:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         carry_values(base)
     banks = base._modules[BANKS]
+    banks.look()  # type: ignore[union-attr, operator]
     for bank in banks.stacked():  # type: ignore[union-attr, operator]
         bank.hand_out()
 
