@@ -1,43 +1,13 @@
-"""The command line: ``mpobert demo``."""
+"""``mpobert demo``: a real ALBERT becomes an MPOBERT before your eyes."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    name="mpobert",
-    help="MPOBERT: deep ALBERT and BERT models whose layers share their central tensors.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        try:
-            typer.echo(version("tensornet-mpo"))
-        except PackageNotFoundError:
-            typer.echo("unknown: tensornet-mpo is not installed as a package")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    show_version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Make, train and inspect MPOBERT models."""
+from mpobert_plugin.cli.app import FAILED, INTERRUPTED, UNUSABLE, app
 
 
 @app.command()

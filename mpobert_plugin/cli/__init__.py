@@ -1,0 +1,10 @@
+"""The command line ``mpobert``: one file for each group of commands."""
+
+from __future__ import annotations
+
+from mpobert_plugin.cli.app import app
+from mpobert_plugin.cli.change import convert, merge
+from mpobert_plugin.cli.demo import demo
+from mpobert_plugin.cli.look import account, describe
+
+__all__ = ["account", "app", "convert", "demo", "describe", "merge"]

@@ -1,0 +1,58 @@
+"""Commands that look into a folder: ``mpobert account``, ``describe`` and ``report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpobert_plugin.cli.app import app, said
+from mpobert_plugin.cli.folders import load
+from mpobert_plugin.cli.show import check_picture, counts_of, show_counts, show_json
+
+Folder = Annotated[Path, typer.Argument(help="A folder that save_pretrained wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+Plot = Annotated[Path | None, typer.Option(help="Write a picture: .png, .svg or .pdf.")]
+
+
+@app.command()
+def account(
+    folder: Folder, as_json: AsJson = False, plot: Plot = None, force: Force = False
+) -> None:
+    """Count the parameters of a model, converted or plain, by kind.
+
+    Exit code: 0 when done, 2 when it cannot run, 130 when Ctrl-C ends it.
+    """
+    with said():
+        import mpobert_plugin as mp
+        from mpobert_plugin import plotting
+
+        check_picture(plot, force)
+        report = mp.account(load(folder))
+        if plot is not None:
+            plotting.save(plotting.parameters_by_kind(report), plot)
+        if as_json:
+            show_json(counts_of(report))
+        else:
+            show_counts(report)
+
+
+@app.command()
+def describe(folder: Folder, as_json: AsJson = False) -> None:
+    """Say who shares what in a converted model: banks, bonds, and the layers of each slice.
+
+    With --json, the plan of the conversion. Exit code: 0 when done, 2 when it cannot run,
+    130 when Ctrl-C ends it.
+    """
+    with said():
+        import mpobert_plugin as mp
+        from mpobert_plugin.runtime import banks_of
+
+        model = load(folder)
+        text = mp.describe(model)
+        if as_json:
+            show_json(banks_of(model).plan.to_dict())
+        else:
+            typer.echo(text)

@@ -1,0 +1,69 @@
+"""What commands print: a table, or JSON; and the files of their pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mpobert_plugin.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mpobert_plugin.accounting import ParameterReport
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def show_json(value: object) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose first column is text and whose others are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def counts_of(report: ParameterReport) -> dict[str, Any]:
+    """Return the numbers of a parameter report as values that JSON can hold."""
+    ratios = {"ratio": report.ratio, "compression": report.compression}
+    return {**asdict(report), **ratios}
+
+
+def show_counts(report: ParameterReport) -> None:
+    """Print the numbers of a parameter report as a table."""
+    stored = max(report.unique, 1)
+    rows = [
+        (kind, f"{number:,}", f"{number / stored:.1%}") for kind, number in report.by_kind.items()
+    ]
+    rows += [
+        ("stored", f"{report.unique:,}", "100.0%"),
+        ("trainable", f"{report.trainable:,}", f"{report.trainable / stored:.1%}"),
+        ("with more than one user", f"{report.shared:,}", f"{report.shared / stored:.1%}"),
+        ("every use counted", f"{report.total:,}", ""),
+        ("plain model of this size", f"{report.dense:,}", ""),
+    ]
+    show_table("Parameters", ("kind", "number", "of stored"), rows)
+    typer.echo(f"stored / plain {report.ratio:.4f}, compression {report.compression:.2f}")
+
+
+def check_picture(path: Path | None, force: bool) -> None:
+    """Refuse a picture of an unknown format, or one that would replace a file."""
+    if path is None:
+        return
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"--plot must end in {', '.join(FORMATS)}, got {path.name!r}.")
+    if path.exists() and not force:
+        raise ConfigError(f"{path} is there already. Name another file, or pass --force.")
