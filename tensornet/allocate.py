@@ -17,7 +17,7 @@ import numpy as np
 from tensornet.allocation import Allocation, Allotment, root
 from tensornet.checks import array, choice, describe, integer, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
-from tensornet.fronts import SHARE, Front, front_of, front_of_mpo
+from tensornet.fronts import ONE, SHARE, Copies, Front, front_of, front_of_mpo, mean_front
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO
 from tensornet.shares import Shares, within_budget, within_error
@@ -36,6 +36,7 @@ def allocate(
     weights: Mapping[str, float] | Sequence[float] | None = None,
     keep_dense: bool = True,
     measure: str = "relative",
+    copies: Mapping[str, tuple[int, int, int]] | None = None,
 ) -> Allocation:
     """Return bonds for many matrices that serve one budget, or one tolerance, best.
 
@@ -49,7 +50,8 @@ def allocate(
     ----------
     Ws : mapping of str to Array, or sequence of Array, shape (rows, cols) each
         Matrices of any sizes, libraries and element types. An :class:`MPO` stands for the matrix
-        it represents: its spectra are then had from its cores.
+        it represents: its spectra are then had from its cores. An array (k, rows, cols) stands for
+        matrices that get the same bonds, by the means of their shares.
     max_params : int, optional
         Most elements that all networks, and the matrices that stay as they are, may have
         together. No bond of the result could be raised by one within it, unless that would
@@ -70,6 +72,10 @@ def allocate(
         "absolute": errors as they are, so that a matrix of small norm may be given up; in a
         neural network that can ruin everything that comes after.
 
+    copies : mapping of str to (int, int, int), optional
+        How many side cores, central cores and dense matrices are stored for a name; 1 of each by
+        default. (k, 1, k) counts k matrices that share their central core.
+
     Returns
     -------
     Allocation
@@ -79,7 +85,8 @@ def allocate(
     ------
     OptionError
         If there are no matrices or not exactly one of the limits, the budget is below what the
-        smallest networks need (which is stated), or weights are not positive or of other names.
+        smallest networks need (which is stated), or weights or copies are not positive or of
+        other names.
     ToleranceError
         If ``rtol`` is not in (0, 1).
     ShapeError, NonFiniteError, ArrayTypeError, DTypeError
@@ -109,7 +116,8 @@ def allocate(
     factors = _weights(weights, names)
     target = 1.0 if rtol is None else tolerance(rtol, "float64", 1)
     share = min(SHARE, target**2 / 10)
-    fronts = [_front(name, Ws, shape, share) for name in names]
+    stored = _copies(copies, names)
+    fronts = [_front(name, Ws, shape, share).copied(stored.get(name, ONE)) for name in names]
     scaled = _scaled(fronts, factors, measure)
     if rtol is not None:
         found = within_error(fronts, scaled, target**2, keep_dense=keep_dense)
@@ -125,7 +133,7 @@ def _allotments(
     names: Sequence[str], fronts: Sequence[Front], weights: Sequence[float], found: Shares
 ) -> tuple[Allotment, ...]:
     return tuple(
-        Allotment(name, front.layout, c.bonds, c.params, root(c.share), weight)
+        Allotment(name, front.layout, c.bonds, c.params, root(c.share), weight, front.copies)
         for name, front, c, weight in zip(names, fronts, found.choices, weights, strict=True)
     )
 
@@ -186,9 +194,33 @@ def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
             expected = "be left out for an MPO, which has one"
             raise ShapeError(complaint("shape", expected, repr(own)))
         return front_of_mpo(given)
-    backend, matrix = array(f"Ws[{name!r}]", given, 2)
-    rows, cols = (int(d) for d in matrix.shape)
-    return front_of(matrix, matrix_layout(rows, cols, own), backend, share)
+    several = getattr(given, "ndim", 2) == 3
+    backend, matrix = array(f"Ws[{name!r}]", given, 3 if several else 2)
+    rows, cols = (int(d) for d in matrix.shape[-2:])
+    layout = matrix_layout(rows, cols, own)
+    if not several:
+        return front_of(matrix, layout, backend, share)
+    if not matrix.shape[0]:
+        raise ShapeError(complaint(f"Ws[{name!r}]", "hold at least one matrix", "none"))
+    return mean_front([front_of(one, layout, backend, share) for one in matrix])
+
+
+def _copies(copies: Any, names: Sequence[str]) -> dict[str, Copies]:
+    if copies is None:
+        return {}
+    if not isinstance(copies, Mapping):
+        expected = "map names to numbers of side cores, central cores and matrices"
+        raise OptionError(complaint("copies", expected, describe(copies)))
+    found = {}
+    for name, given in copies.items():
+        if name not in names:
+            raise OptionError(complaint("copies", "name matrices", repr(name)))
+        numbers = tuple(given) if isinstance(given, Sequence) else ()
+        if len(numbers) != 3 or not all(type(k) is int and k >= 1 for k in numbers):
+            expected = "be three positive integers (side cores, central cores, matrices)"
+            raise OptionError(complaint(f"copies[{name!r}]", expected, repr(given)))
+        found[name] = (numbers[0], numbers[1], numbers[2])
+    return found
 
 
 def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> list[float]:

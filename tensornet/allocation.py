@@ -31,6 +31,8 @@ class Allotment:
         matrix that stays as it is.
     weight : float
         Weight of its squared error.
+    copies : tuple of (int, int, int)
+        How many side cores, central cores and dense matrices are counted for it.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class Allotment:
     n_params: int
     relative_error: float
     weight: float
+    copies: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def dense(self) -> bool:
@@ -53,8 +56,8 @@ class Allotment:
 
     @property
     def dense_params(self) -> int:
-        """Elements of the matrix."""
-        return self.layout.rows * self.layout.cols
+        """Elements of the matrix, or of all that it stands for."""
+        return self.layout.rows * self.layout.cols * self.copies[2]
 
     @property
     def ratio(self) -> float:

@@ -20,6 +20,8 @@ from tensornet.truncation import tail_weights
 from tensornet.typing import Array
 
 Tails = tuple[np.ndarray[Any, Any], ...]
+Copies = tuple[int, int, int]
+ONE: Copies = (1, 1, 1)
 # Spectra of Gram matrices are right for discarded shares of the squared norm down to this one:
 # errors of 1e-5.
 SHARE = 1e-10
@@ -35,18 +37,33 @@ class Choice(NamedTuple):
 
 
 class Front:
-    """The tails of a matrix' unfoldings as shares of its squared norm, and what they allow."""
+    """The tails of a matrix' unfoldings as shares of its squared norm, and what they allow.
 
-    def __init__(self, layout: MatrixLayout, norm: float, tails: Tails) -> None:
-        self.layout, self.norm, self.tails = layout, norm, tails
+    ``copies`` says how many side cores, central cores and dense matrices are stored.
+    """
+
+    def __init__(
+        self, layout: MatrixLayout, norm: float, tails: Tails, copies: Copies = ONE
+    ) -> None:
+        self.layout, self.norm, self.tails, self.copies = layout, norm, tails, copies
         self.caps = layout.structural_bonds()
-        self.dense = Choice(None, layout.rows * layout.cols, 0.0)
+        self.dense = Choice(None, layout.rows * layout.cols * copies[2], 0.0)
+        sides, central, _ = copies
+        # What a core costs, but for its bonds.
+        self.costs = tuple(
+            dim * (central if k == layout.central else sides)
+            for k, dim in enumerate(layout.site_dims)
+        )
+
+    def copied(self, copies: Copies) -> Front:
+        """Return the front of as many copies."""
+        return Front(self.layout, self.norm, self.tails, copies)
 
     def choice(self, bonds: Sequence[int]) -> Choice:
         """Return what bonds cost, after those are lowered that discard nothing by it."""
         lowered = self.lowered(bonds)
         share = math.fsum(float(t[b]) for t, b in zip(self.tails, lowered, strict=True))
-        return Choice(lowered, chain_params(self.layout.site_dims, lowered), share)
+        return Choice(lowered, chain_params(self.costs, lowered), share)
 
     def lowered(self, bonds: Sequence[int]) -> tuple[int, ...]:
         """Return the smallest bonds that discard no more than these."""
@@ -61,7 +78,7 @@ class Front:
 
     def hull(self, *, keep_dense: bool) -> list[Choice]:
         """Return the choices on the lower convex hull of all, from the smallest on."""
-        chains = frontier(self.layout.site_dims, self.tails, self.caps)
+        chains = frontier(self.costs, self.tails, self.caps)
         choices = [Choice(*chain) for chain in chains]
         if keep_dense:
             smaller = [c for c in choices if c.params < self.dense.params]
@@ -104,6 +121,14 @@ def front_of_mpo(network: MPO) -> Front:
     norm = float(np.linalg.norm(spectra[0]))
     tails = (tail_weights((s / norm) ** 2 if norm else 0.0 * s) for s in spectra)
     return Front(network.layout, norm, tuple(cleaned(tail, 0.0, 0.0) for tail in tails))
+
+
+def mean_front(fronts: Sequence[Front]) -> Front:
+    """Return the front of matrices that get the same bonds: the means of their shares."""
+    first, count = fronts[0], len(fronts)
+    norm = math.sqrt(math.fsum(front.norm**2 for front in fronts) / count)
+    sums = (np.sum(tails, axis=0) for tails in zip(*(f.tails for f in fronts), strict=True))
+    return Front(first.layout, norm, tuple(total / count for total in sums))
 
 
 def first_true(test: Callable[[int], bool], last: int) -> int:

@@ -180,7 +180,7 @@ def _step(front: Front, here: Choice, rest: int, *, keep_dense: bool) -> Choice 
 def _polished(front: Front, here: Choice, rest: int) -> Choice:
     if here.bonds is None or not front.tails:
         return here
-    sites, room = front.layout.site_dims, here.params + rest
+    sites, room = front.costs, here.params + rest
     found = front.choice(least_error(sites, front.tails, room, front.caps))
     return found if found.share < here.share else here
 
@@ -196,7 +196,7 @@ def _lowered(
         if factors[k] == 0.0 or not front.tails:
             continue
         room = here.share + (allowed - _error(choices, factors)) / factors[k]
-        bonds = fewest_params(front.layout.site_dims, front.tails, max(room, 0.0), front.caps)
+        bonds = fewest_params(front.costs, front.tails, max(room, 0.0), front.caps)
         found = front.choice(bonds)
         if found.share <= room and found.params < here.params:
             choices[k] = found

@@ -170,3 +170,58 @@ def test_the_error_is_the_weighted_mean_that_is_promised():
         sizes = {name: weights.get(name, 1.0) * norms[name] ** 2 for name in Ws}
         total = sum(sizes[a.name] * a.relative_error**2 for a in found)
         assert found.error == pytest.approx(np.sqrt(total / sum(sizes.values())), rel=1e-9)
+
+
+def test_copies_count_what_is_stored():
+    Ws = several()
+    copies = {"smooth": (3, 1, 3), "noise": (1, 1, 2)}
+    allocation = tn.allocate(Ws, max_params=3000, copies=copies)
+    assert allocation.n_params <= 3000
+    assert allocation["smooth"].dense_params == 3 * 64 * 64
+    for a in allocation:
+        sides, central, dense = copies.get(a.name, (1, 1, 1))
+        if a.dense:
+            assert a.n_params == dense * Ws[a.name].size
+            continue
+        cores = a.layout.core_shapes((1, *a.bonds, 1))
+        counts = [central if k == len(cores) // 2 else sides for k in range(len(cores))]
+        assert a.n_params == sum(c * np.prod(s) for c, s in zip(counts, cores, strict=True))
+
+
+@pytest.mark.parametrize("budget", [120, 300, 700])
+def test_copies_of_one_matrix_are_cut_as_brute_force_cuts_them(budget):
+    rng = np.random.default_rng(0)
+    W = rng.standard_normal((16, 16))
+    layout = matrix_layout(16, 16, 3)
+    found = tn.allocate({"W": W}, max_params=budget, shape=3, copies={"W": (4, 1, 4)})["W"]
+    tails = front_of(W, layout, backend_of(W)).tails
+    sides = [layout.site_dims[0] * 4, layout.site_dims[1], layout.site_dims[2] * 4]
+    best = min(
+        tails[0][a] + tails[1][b]
+        for a in range(1, len(tails[0]))
+        for b in range(1, len(tails[1]))
+        if sides[0] * a + sides[1] * a * b + sides[2] * b <= budget
+    )
+    assert found.relative_error == pytest.approx(np.sqrt(best))
+
+
+def test_matrices_that_get_the_same_bonds():
+    rng = np.random.default_rng(0)
+    stack = rng.standard_normal((3, 16, 16))
+    alone = [tn.allocate({"W": W}, max_params=150, shape=2)["W"] for W in stack]
+    found = tn.allocate({"W": stack}, max_params=150, shape=2)["W"]
+    assert found.bonds == alone[0].bonds
+    assert found.relative_error**2 == pytest.approx(np.mean([a.relative_error**2 for a in alone]))
+
+
+@pytest.mark.parametrize(
+    ("copies", "text"),
+    [
+        ({"other": (1, 1, 1)}, "copies must name matrices, got 'other'"),
+        ({"low": (1, 0, 1)}, r"copies\['low'\] must be three positive integers .*\(1, 0, 1\)"),
+        (3, "copies must map names to numbers of side cores, central cores and matrices"),
+    ],
+)
+def test_impossible_copies(copies, text):
+    with pytest.raises(errors.OptionError, match=text):
+        tn.allocate(several(), max_params=900, copies=copies)
