@@ -37,6 +37,10 @@ class DataError(MPOBertError, ValueError):
     """Text, a prepared corpus or an option of it that cannot be used."""
 
 
+class DivergenceError(MPOBertError, ArithmeticError):
+    """A training run whose loss is lost; what to try is told."""
+
+
 class PlacementError(MPOBertError, ValueError):
     """Tensors of a bank on devices where a layer cannot read them."""
 

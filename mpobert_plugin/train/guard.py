@@ -1,0 +1,83 @@
+"""Notice that a run is lost: a loss that is not finite or explodes, or steps that only overflow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+# The mean follows the last hundred steps or so; the first ones only fill it.
+_DECAY, _FIRST = 0.98, 20
+_ADVICE = (
+    "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'; "
+    "guard='rollback' goes back to the last checkpoint and on with other samples."
+)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known of the losses so far; a value that a checkpoint keeps.
+
+    Parameters
+    ----------
+    mean : float
+        Running mean of the loss.
+    seen : int
+        Losses in it.
+    skipped : int
+        Steps skipped one after the other, up to now.
+    rollbacks : int
+        How often the run went back.
+    """
+
+    mean: float = 0.0
+    seen: int = 0
+    skipped: int = 0
+    rollbacks: int = 0
+
+
+def examine(
+    health: Health, loss: float, skipped: bool, factor: float, most_skips: int
+) -> tuple[Health, str | None]:
+    """Return what is known after a step, and a sentence when the run is lost.
+
+    Parameters
+    ----------
+    health : Health
+        What was known before.
+    loss : float
+        Loss of the step.
+    skipped : bool
+        Whether it overflowed and was skipped.
+    factor : float
+        A loss above this many times its mean is lost.
+    most_skips : int
+        Steps skipped one after the other that are too many.
+
+    Returns
+    -------
+    tuple of (Health, str or None)
+        The new value; what is wrong and what to try.
+
+    Examples
+    --------
+    >>> health, lost = examine(Health(), 7.0, False, 2.0, 50)
+    >>> health.mean, lost
+    (7.0, None)
+    """
+    skips = health.skipped + 1 if skipped else 0
+    health = replace(health, skipped=skips)
+    if skips >= most_skips:
+        return health, f"{skips} steps one after the other overflowed. {_ADVICE}"
+    if skipped:
+        # Its loss may be infinite too, and the smaller scale may mend that.
+        return health, None
+    if not math.isfinite(loss):
+        return health, f"The loss is {loss}. {_ADVICE}"
+    if health.seen >= _FIRST and loss > factor * health.mean:
+        return health, (
+            f"The loss is {loss:.4g}, {loss / health.mean:.1f} times its mean of the last steps, "
+            f"{health.mean:.4g}. {_ADVICE}"
+        )
+    weight = max(1.0 - _DECAY, 1.0 / (health.seen + 1))
+    mean = health.mean + weight * (loss - health.mean)
+    return replace(health, mean=mean, seen=health.seen + 1), None
