@@ -19,6 +19,7 @@ from mpobert_plugin.calibrate import input_metrics
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
+from mpobert_plugin.embedding import MPOEmbedding, MPOHead
 from mpobert_plugin.fold import merge_adapters, unmerge_adapters
 from mpobert_plugin.freeze import freeze
 from mpobert_plugin.init.albert import from_albert
@@ -38,6 +39,8 @@ __all__ = [
     "ConversionPlan",
     "MPOBank",
     "MPOConfig",
+    "MPOEmbedding",
+    "MPOHead",
     "MPOLayerNorm",
     "MPOLinear",
     "MPONormBank",

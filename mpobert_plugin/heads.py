@@ -124,6 +124,8 @@ def restore_ties(model: PreTrainedModel) -> None:
         if vars(owner).pop("_tied_weights_keys", None) is not None:
             ties = owner.get_expanded_tied_weights_keys(all_submodels=True)
             vars(owner)["all_tied_weights_keys"] = ties
+            # Biases that were one parameter are so again.
+            owner.tie_weights()
 
 
 def _source(model: PreTrainedModel) -> str:

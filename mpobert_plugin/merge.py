@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mpobert_plugin.accounting import account
+from mpobert_plugin.attach_outside import detach_outside
 from mpobert_plugin.checkpointing import forbid_checkpointing
 from mpobert_plugin.guard import allow_saving, remove_guard
 from mpobert_plugin.locate import BANKS, base_of, owners_of
@@ -155,5 +156,6 @@ def _clean(model: PreTrainedModel) -> None:
     forget_banks(model)
     allow_saving(base)
     drop_carrying(base)
+    detach_outside(model)
     for module in model.modules():
         forget_conversion(vars(module).get("config"))

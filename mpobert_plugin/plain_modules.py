@@ -9,6 +9,7 @@ import torch
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.exact import exact_adapted, exact_values
 from mpobert_plugin.reader import Reader
@@ -143,7 +144,30 @@ def plain_modules(
             values["bias"] = (exact.bias.clone(), exact.bias_trained)
         fill(host, name, values)
         result.modules[id(module)], result.names[id(module)] = host.train(module.training), name
+    _add_heads(model, skeleton, result)
     return result
+
+
+def _add_heads(model: PreTrainedModel, skeleton: PreTrainedModel, result: PlainModules) -> None:
+    """Give heads that read the matrix of the embedding its plain parameter."""
+    for name, head in model.named_modules():
+        plain = _plain_embedding(head, result) if isinstance(head, MPOHead) else None
+        if plain is None:
+            continue
+        host, bias = host_at(skeleton, name), head._parameters["bias"]
+        values = {"weight": (plain, plain.requires_grad)}
+        if bias is not None:
+            values["bias"] = (bias.detach().clone(), bias.requires_grad)
+        fill(host, name, values)
+        host.weight = plain
+        result.modules[id(head)], result.names[id(head)] = host.train(head.training), name
+
+
+def _plain_embedding(head: MPOHead, result: PlainModules) -> nn.Parameter | None:
+    for reader in head.bank.readers:
+        if id(reader) in result.modules:
+            return result.modules[id(reader)]._parameters["weight"]
+    return None
 
 
 def check_undispatched(root: nn.Module) -> None:

@@ -21,7 +21,9 @@ from transformers.pytorch_utils import Conv1D
 import tensornet as tn
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
+from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 
 SIZES: dict[str, Any] = {
@@ -109,6 +111,13 @@ def dense_values(model: PreTrainedModel) -> dict[str, Tensor]:
             )
             if "bias" in of_layer:
                 values[f"{full}.bias"] = of_layer["bias"]
+    outside = {spec.role for spec in banks_of(model).plan.outside}
+    for name, module in model.named_modules():
+        if isinstance(module, Reader | MPOHead) and module.role in outside:
+            of_matrix = {k: t[0] for k, t in module.bank.tensors().items()}
+            values[f"{name}.weight"] = dense_matrix(module.bank, of_matrix)
+            if "bias" in of_matrix:
+                values[f"{name}.bias"] = of_matrix["bias"]
     for name, module in base.named_modules():
         if isinstance(module, AdaptedLinear):
             low = module.alpha / module.rank * module.adapter_up @ module.adapter_down
