@@ -19,6 +19,7 @@ from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
 from tensornet.fitting import TensorSource, budget
+from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
@@ -137,24 +138,63 @@ def _pieces(matrices: Array) -> list[Array]:
 
 
 def _one_by_one(matrices: Array, job: _Job) -> _Part:
-    made = [_single(matrix, k, job) for k, matrix in enumerate(matrices)]
-    common = _most((*(int(core.shape[0]) for core in one.cores), 1) for one in made)
-    center = made[0].center
-    chains = [filled_up(one.cores, common, center, job.backend) for one in made]
-    certificates = [one.certificate for one in made]
-    made.clear()
-    cores = []
-    for k in range(job.layout.n_sites):
-        cores.append(job.backend.tl.stack([chain[k] for chain in chains]))
-        chains = [(*chain[:k], None, *chain[k + 1 :]) for chain in chains]  # frees their memory
-    part = _Part(tuple(cores), center, certificates)
+    """Return the decomposition of each matrix, written to its place in the stacks at once."""
+    n, certificates = int(matrices.shape[0]), []
+    cores: Cores = ()
+    apart: dict[int, Cores] = {}  # those whose bonds are not the first one's
+    for k, matrix in enumerate(matrices):
+        one = _single(matrix, k, job, _place(cores, k, matrix, job.layout))
+        cores = cores or tuple(_room(core, n) for core in one.cores)
+        certificates.append(one.certificate)
+        if all(a.shape == b.shape[1:] for a, b in zip(one.cores, cores, strict=True)):
+            for stack, core in zip(cores, one.cores, strict=True):
+                if not _lies_in(stack, core):
+                    stack[k] = core
+        else:
+            apart[k] = one.cores
+        center = one.center
+    if apart:
+        cores = _with_room(cores, apart, center, job)
+    part = _Part(cores, center, certificates)
     return _inside(part, matrices, job) if job.layout.padded else part
 
 
-def _single(matrix: Array, k: int, job: _Job) -> Made:
+def _room(core: Array, n: int) -> Array:
+    """Return uninitialised memory for ``n`` cores."""
+    shape = (n, *(int(d) for d in core.shape))
+    return np.empty(shape, core.dtype) if isinstance(core, np.ndarray) else core.new_empty(shape)
+
+
+def _with_room(cores: Cores, apart: dict[int, Cores], center: int | None, job: _Job) -> Cores:
+    """Return stacks with bonds that suit all: those that are stacked, and those apart."""
+    n = int(cores[0].shape[0])
+    chains = [apart.get(k) or tuple(core[k] for core in cores) for k in range(n)]
+    common = _most((*(int(core.shape[0]) for core in chain), 1) for chain in chains)
+    filled = [filled_up(chain, common, center, job.backend) for chain in chains]
+    return tuple(job.backend.tl.stack(list(stack)) for stack in zip(*filled, strict=True))
+
+
+def _place(cores: Cores, k: int, matrix: Array, layout: MatrixLayout) -> Array | None:
+    """Return the memory of a central core that will hold the whole matrix, where there is one."""
+    middle = cores[layout.n_sites // 2][k] if cores else None
+    if not isinstance(middle, np.ndarray) or middle.size != matrix.size:
+        return None
+    plain = matrix.flags.c_contiguous and matrix.dtype == middle.dtype
+    return middle.reshape(layout.site_dims) if plain and not layout.padded else None
+
+
+def _lies_in(stack: Array, core: Array) -> bool:
+    return isinstance(core, np.ndarray) and np.may_share_memory(stack, core)
+
+
+def _single(matrix: Array, k: int, job: _Job, place: Array | None = None) -> Made:
+    """Return the decomposition of a matrix; its core may then lie where it was folded to."""
     try:
-        # Whatever memory the cores keep is copied when they are stacked.
-        folded = job.layout.fold(matrix)
+        folded = place
+        if folded is None:
+            folded = job.layout.fold(matrix)
+        else:
+            fold_into(folded, matrix, job.layout.row_dims, job.layout.col_dims)
         return decompose_tensor(folded, job.request, job.backend, fresh=True)
     except ToleranceError as error:
         raise ToleranceError(f"W[{k}]: {error}") from None

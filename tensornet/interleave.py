@@ -43,6 +43,18 @@ def fold(matrix: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) ->
     return tl.reshape(moved, _sites(row_dims, col_dims))
 
 
+def fold_into(
+    out: np.ndarray[Any, Any],
+    matrix: np.ndarray[Any, Any],
+    row_dims: tuple[int, ...],
+    col_dims: tuple[int, ...],
+) -> None:
+    """Write a contiguous matrix of full size, as the tensor that :func:`fold` makes, to ``out``."""
+    pairs, cut = _pairs(len(row_dims)), (*row_dims, *col_dims[:-1], 1)
+    there = _in_runs(out.reshape(-1, col_dims[-1])).reshape([cut[axis] for axis in pairs])
+    there[...] = _in_runs(matrix.reshape(-1, col_dims[-1])).reshape(cut).transpose(pairs)
+
+
 def unfold(tensor: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) -> Array:
     """Return a tensor (i1*j1, ..., in*jn) as the matrix, with its padding."""
     n = len(row_dims)
