@@ -58,7 +58,7 @@ class Engine:
     objective : Objective
         The model and its losses; float32 masters.
     optimizer : torch.optim.Optimizer
-        One that takes ``grad_scale`` and ``found_inf`` as tensors, as torch's fused ones do.
+        One that takes ``found_inf`` as a tensor, as `Lamb` and torch's fused ones do.
     gradients : Gradients
         Of the parameters that are trained.
     precision : Precision
@@ -167,15 +167,14 @@ class Engine:
         return numbers
 
     def _prepare_update(self) -> tuple[Tensor, Tensor]:
-        """Tell the optimizer by what to divide the gradients, and whether to do nothing."""
+        """Unscale and clip the gradients; where one is not finite, make zeros of all."""
         scaled = torch.linalg.vector_norm(self.gradients.norms())
         norm = scaled / self.scale.value
         overflow = ~torch.isfinite(scaled)
         divisor = self.scale.value
         if self.clip > 0:
             divisor = divisor * (norm / self.clip).clamp(min=1.0)
-        # Gradients of a skipped step are divided too, by anything that is finite.
-        self.optimizer.grad_scale = torch.where(overflow, 1.0, divisor)  # type: ignore[attr-defined]
+        self.gradients.multiply(torch.where(overflow, 0.0, 1.0 / divisor))
         self.optimizer.found_inf = overflow.float()  # type: ignore[attr-defined]
         return norm, overflow
 

@@ -55,6 +55,16 @@ class Gradients:
         """
         processes.add(self.flat)
 
+    def multiply(self, factor: Tensor) -> None:
+        """Multiply all gradients; those that are not finite become zero first.
+
+        Parameters
+        ----------
+        factor : Tensor
+            A scalar.
+        """
+        torch.nan_to_num_(self.flat, 0.0, 0.0, 0.0).mul_(factor)
+
     def norms(self) -> Tensor:
         """Return the norm of each gradient.
 

@@ -27,6 +27,10 @@ class Lamb(Optimizer):
     layer: with ``stacked`` it gets a quotient for each slice of its first axis, and so the same
     steps as a tensor of its own for each layer. No value is read back from the device.
 
+    A loop that scales its loss sets the attribute ``found_inf`` to a tensor before each step, as
+    torch's fused optimizers have it: where it is 1, the step changes nothing, neither weights nor
+    moments nor the count of steps. Gradients must then be finite, zeros for example.
+
     Parameters
     ----------
     params : iterable of Tensor or of dict
@@ -88,6 +92,7 @@ class Lamb(Optimizer):
             "adapt": True,
         }
         super().__init__(params, defaults)
+        self.found_inf: Tensor | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters after checking its options.
@@ -140,19 +145,21 @@ class Lamb(Optimizer):
         grads = [_dense(parameter) for parameter in members]
         means = [state["exp_avg"] for state in states]
         squares = [state["exp_avg_sq"] for state in states]
-        beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(means, grads, 1.0 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
-        directions = _directions(group, members, states, means, squares)
+        keep = self._keep(members[0])
+        _move_moments(group["betas"], means, squares, grads, keep)
+        corrections = _corrections(group, _count(states, keep), keep)
+        directions = _directions(group, members, corrections, means, squares)
         for parameter, direction in zip(members, directions, strict=True):
             step = -group["lr"] * direction if isinstance(group["lr"], Tensor) else direction
             scale = 1.0 if step is not direction else -group["lr"]
+            factor = keep
             if group["adapt"]:
                 trust = trust_ratio(parameter, direction, group["stacked"], group["max_trust"])
-                parameter.addcmul_(step, trust.to(step.dtype), value=scale)
-            else:
+                factor = trust if keep is None else trust * keep
+            if factor is None:
                 parameter.add_(step, alpha=scale)
+            else:
+                parameter.addcmul_(step, factor.to(step.dtype), value=scale)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
@@ -160,8 +167,64 @@ class Lamb(Optimizer):
             state["step"] = 0
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
         return state
+
+    def _keep(self, like: Tensor) -> Tensor | None:
+        """Return 1 for a step that counts and 0 for one that overflowed; None when all count."""
+        if self.found_inf is None:
+            return None
+        return (1.0 - self.found_inf).to(like.device, like.dtype)
+
+
+def _move_moments(
+    betas: tuple[float, float],
+    means: list[Tensor],
+    squares: list[Tensor],
+    grads: list[Tensor],
+    keep: Tensor | None,
+) -> None:
+    beta1, beta2 = betas
+    if keep is None:
+        torch._foreach_lerp_(means, grads, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+    else:
+        # Gradients of a step that does not count are zeros; what is there is not to decay.
+        torch._foreach_mul_(means, 1.0 - (1.0 - beta1) * keep)
+        torch._foreach_add_(means, grads, alpha=1.0 - beta1)
+        torch._foreach_mul_(squares, 1.0 - (1.0 - beta2) * keep)
+    torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
+
+
+def _count(states: list[dict[str, Any]], keep: Tensor | None) -> list[int] | Tensor:
+    """Count the step in every state; one tensor for all where the count is on the device."""
+    if keep is None:
+        for state in states:
+            state["step"] = int(state["step"]) + 1
+        return [state["step"] for state in states]
+    first = states[0]["step"]
+    if not isinstance(first, Tensor) or any(state["step"] is not first for state in states):
+        # Separate after loading; they have been counted together.
+        first = torch.as_tensor(first, dtype=torch.float64, device=keep.device).clone()
+        for state in states:
+            state["step"] = first
+    first += keep
+    return first
+
+
+def _corrections(
+    group: dict[str, Any], steps: list[int] | Tensor, keep: Tensor | None
+) -> tuple[Any, Any] | None:
+    """Return what moments are divided by: numbers, or tensors where the count is one."""
+    if not group["bias_correction"]:
+        return None
+    beta1, beta2 = group["betas"]
+    if isinstance(steps, list):
+        return [1.0 - beta1**s for s in steps], [math.sqrt(1.0 - beta2**s) for s in steps]
+    # In float64, for 1 - beta2 has few digits in float32. Nothing is divided by zero before the
+    # first step that counts.
+    count = steps.clamp(min=1.0)
+    dtype = torch.float32 if keep is None else keep.dtype
+    return (1.0 - beta1**count).to(dtype), (1.0 - beta2**count).sqrt().to(dtype)
 
 
 def trust_ratio(weight: Tensor, direction: Tensor, stacked: bool, most: float = math.inf) -> Tensor:
@@ -202,19 +265,17 @@ def trust_ratio(weight: Tensor, direction: Tensor, stacked: bool, most: float = 
 def _directions(
     group: dict[str, Any],
     members: list[Tensor],
-    states: list[dict[str, Any]],
+    corrections: tuple[Any, Any] | None,
     means: list[Tensor],
     squares: list[Tensor],
 ) -> list[Tensor]:
-    beta1, beta2 = group["betas"]
     roots = list(torch._foreach_sqrt(squares))
-    steps = [state["step"] for state in states]
-    if group["bias_correction"]:
-        torch._foreach_div_(roots, [math.sqrt(1.0 - beta2**step) for step in steps])
+    if corrections is not None:
+        torch._foreach_div_(roots, corrections[1])
     torch._foreach_add_(roots, group["eps"])
     directions = list(torch._foreach_div(means, roots))
-    if group["bias_correction"]:
-        torch._foreach_div_(directions, [1.0 - beta1**step for step in steps])
+    if corrections is not None:
+        torch._foreach_div_(directions, corrections[0])
     if group["weight_decay"]:
         torch._foreach_add_(directions, members, alpha=group["weight_decay"])
     return directions

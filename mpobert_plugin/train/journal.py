@@ -1,0 +1,180 @@
+"""The log of a run: lines of JSON, TensorBoard where it is installed, and the console."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+LINES = "log.jsonl"
+BOARD = "tensorboard"
+
+
+@dataclass
+class Journal:
+    """Where a run tells what happens.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    say : callable
+        Called with each line for people; the console's print, or one that does nothing.
+    writes : bool
+        Whether this process writes; only the first one does.
+    """
+
+    folder: Path
+    say: Callable[[str], None]
+    writes: bool = True
+    _board: Any = field(default=None, init=False)
+
+    def open(self, step: int) -> None:
+        """Begin, or go on after some steps: later records of an interrupted run are taken out.
+
+        Parameters
+        ----------
+        step : int
+            Optimizer steps that are done.
+
+        Raises
+        ------
+        OSError
+            When the folder cannot be written.
+        """
+        if not self.writes:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / LINES
+        if file.exists():
+            kept = [
+                line
+                for line in file.read_text(encoding="utf-8").splitlines()
+                if _is_before(line, step)
+            ]
+            file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        if find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self.folder / BOARD), purge_step=step)
+
+    def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Write a record.
+
+        Parameters
+        ----------
+        kind : str
+            'train', 'eval' or 'event'.
+        step : int
+            Optimizer steps that are done.
+        values : mapping
+            Numbers and words by name.
+
+        Raises
+        ------
+        OSError
+            When the disk is full.
+        """
+        if not self.writes:
+            return
+        with (self.folder / LINES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def event(self, step: int, text: str) -> None:
+        """Tell people and keep a sentence.
+
+        Parameters
+        ----------
+        step : int
+            Optimizer steps that are done.
+        text : str
+            A sentence.
+        """
+        if self.writes:
+            self.say(text)
+            self.record("event", step, {"text": text})
+
+    def close(self) -> None:
+        """Finish what is open."""
+        if self._board is not None:
+            self._board.close()
+
+
+def _is_before(line: str, step: int) -> bool:
+    """Tell whole records up to a step from later ones, and from lines that were cut off."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    return (
+        isinstance(record, dict) and isinstance(record.get("step"), int) and record["step"] <= step
+    )
+
+
+def train_line(step: int, steps: int, values: Mapping[str, Any]) -> str:
+    """Return a record of training as a line for people.
+
+    Parameters
+    ----------
+    step, steps : int
+        Steps that are done, and steps of the run.
+    values : mapping
+        Numbers of the record.
+
+    Returns
+    -------
+    str
+        One line.
+
+    Examples
+    --------
+    >>> values = {"loss": 7.5, "masked_loss": 6.9, "order_loss": 0.6, "masked_accuracy": 0.1}
+    >>> values |= {"order_accuracy": 0.5, "lr": 1e-3, "tokens_per_second": 1200.0, "left": 90.0}
+    >>> train_line(10, 100, values)[:51]
+    'step 10/100  loss 7.500 (tokens 6.900, order 0.600)'
+    """
+    both = f"tokens {values['masked_loss']:.3f}, order {values['order_loss']:.3f}"
+    parts = [
+        f"step {step}/{steps}",
+        f"loss {values['loss']:.3f} ({both})",
+        f"right {100 * values['masked_accuracy']:.1f} %, {100 * values['order_accuracy']:.1f} %",
+        f"lr {values['lr']:.2e}",
+        f"{values['tokens_per_second']:,.0f} tokens/s",
+        f"{clock(values['left'])} left",
+    ]
+    if values.get("share_of_peak"):
+        parts.insert(5, f"{100 * values['share_of_peak']:.0f} % of peak")
+    if values.get("skipped"):
+        parts.append(f"{values['skipped']} skipped")
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds.
+
+    Parameters
+    ----------
+    seconds : float
+        Time in seconds.
+
+    Returns
+    -------
+    str
+        Such as '1:02:03'.
+
+    Examples
+    --------
+    >>> clock(3723)
+    '1:02:03'
+    """
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
