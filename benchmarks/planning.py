@@ -133,11 +133,15 @@ def point(library: str, shape: Any, bond: Any, batch: int, most: int, budget: fl
         for order in chosen
     ]
     times = seconds([lambda: m @ x, lambda: w @ x, *runs], budget, library)
+    # The shortest of many measurements flatters the best order: that one is timed once more.
+    best = runs[int(np.argmin(times[2:]))]
+    ours, again = seconds([lambda: m @ x, best], budget, library)
     return {
         "shape": shape,
         "bond": bond,
         "batch": batch,
-        "ours": times[0],
+        "ours": ours,
+        "best": again,
         "dense": times[1],
         "orders": [
             [order.name, order.starts, order.side, t]
@@ -185,7 +189,7 @@ def judge(rows: list[Any], library: str, times: list[float]) -> list[float]:
 
 
 def report(rows: list[Any]) -> None:
-    ratios = np.array([r["ours"] / min(t for *_, t in r["orders"]) for r in rows])
+    ratios = np.array([max(r["ours"] / r["best"], 1.0) for r in rows])
     for share in (50, 90, 95, 100):
         print(
             f"m @ x against the best order, percentile {share}: {np.percentile(ratios, share):.3f}"
@@ -195,7 +199,8 @@ def report(rows: list[Any]) -> None:
         best = min(row["orders"], key=lambda q: q[3])
         print(
             f"  {ratios[k]:.2f} {row['shape']} bond {row['bond']} batch {row['batch']}: followed "
-            f"{row['followed']} {row['ours'] * 1e3:.3g} ms, best {best[:3]} {best[3] * 1e3:.3g} ms"
+            f"{row['followed']} {row['ours'] * 1e3:.3g} ms, "
+            f"best {best[:3]} {row['best'] * 1e3:.3g} ms"
         )
     for row in rows:
         if row["batch"] == 4096 and row["bond"] == 64:
