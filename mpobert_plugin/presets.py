@@ -1,4 +1,4 @@
-"""The published MPOBERT models by name, with fresh weights or on the meta device."""
+"""The published MPOBERT models by name, and a deeper one, with fresh weights or on meta."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mpobert_plugin.attach import make_banks
 from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.convert import assemble
 from mpobert_plugin.errors import ConfigError, did_you_mean
-from mpobert_plugin.init.fresh import fill_fresh
+from mpobert_plugin.init.fresh import check_identity, fill_fresh
+from mpobert_plugin.init.stable import fresh_factors, scaled_plan
 from mpobert_plugin.options import check_integer, own_integer, refuse_unknown, refuse_useless
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.runtime import Banks
@@ -68,6 +69,7 @@ PRESETS = {
     "mpobert-24": Preset(24, 1024, 4096, 16, _LARGE),
     "mpobert-48": Preset(48, 1024, 4096, 16, _LARGE),
     "mpobert-48+": Preset(48, 1024, 4096, 16, _LARGE, "groups:3"),
+    "mpobert-96": Preset(96, 1024, 4096, 16, _LARGE),
 }
 
 
@@ -78,6 +80,8 @@ _USELESS = {
     "inner_group_num": "Every layer is a module of its own; which share is told by sharing=.",
     "rtol": "Fresh weights have nothing to cut; bonds are told by max_bond=.",
     "fit": "Fresh weights are equal where they are shared.",
+    "ratio": "A budget goes by the weights, which are fresh; bonds are told by max_bond=.",
+    "max_params": "A budget goes by the weights, which are fresh; bonds are told by max_bond=.",
 }
 
 
@@ -89,6 +93,8 @@ def build(
     *,
     num_layers: int | None = None,
     dtype: torch.dtype | str | None = None,
+    scale: str | None = None,
+    branch_multiplier: float | None = None,
     **options: Any,
 ) -> PreTrainedModel:
     """Return a published model by name, with fresh weights.
@@ -96,7 +102,7 @@ def build(
     Parameters
     ----------
     name : str
-        'mpobert-12', 'mpobert-24', 'mpobert-48' or 'mpobert-48+'.
+        'mpobert-12', 'mpobert-24', 'mpobert-48', 'mpobert-48+' or 'mpobert-96'.
     adapter_rank : int
         Rank of the adapters on query, key, value, attention output, pooler and embedding
         projection; 0 for none.
@@ -109,6 +115,13 @@ def build(
         Number of layers; the preset's when None.
     dtype : torch.dtype or str, optional
         Floating-point type of all parameters; torch's default one when None.
+    scale : str, optional
+        Scaling for depth of value, attention output and both feed-forward matrices instead of a
+        branch multiplier: 'product' multiplies each by (2L)^(-1/2), 'per_core' each of its
+        auxiliary tensors by (2L)^(-1/4).
+    branch_multiplier : float, optional
+        Factor of the attention output and of the second feed-forward matrix, carried by their
+        auxiliary tensors and adapters: 1 / L by default, 1.0 for none.
     **options
         Options of `MPOConfig` and of ``transformers.AlbertConfig`` that replace the preset's.
         With `n`, or for sizes that the preset does not have, matrices get balanced factors.
@@ -116,7 +129,8 @@ def build(
     Returns
     -------
     transformers.PreTrainedModel
-        A converted ALBERT. Matrices have the variance of the host's initialization.
+        A converted ALBERT. Matrices have the variance of the host's initialization, but for the
+        factors for depth.
 
     Raises
     ------
@@ -142,6 +156,8 @@ def build(
         model: PreTrainedModel = getattr(transformers, HEADS[head])(host).to(kind)
         model.config.dtype = kind
         plan = make_plan(model, config, sources=(0,) * layers)
+        plan = scaled_plan(plan, fresh_factors(scale, branch_multiplier, plan))
+        check_identity(plan)
         banks = Banks(dict(make_banks(plan, dtype=kind)), plan)
         if model.device.type != "meta":
             fill_fresh(banks, host.initializer_range, config.gauge)
@@ -196,7 +212,8 @@ def _configs(
         "num_attention_heads": preset.heads,
     }
     theirs = {key: value for key, value in options.items() if key not in (*known, *_USELESS)}
-    refuse_unknown(theirs, [*known, "num_layers", "dtype", *sizes, *_host_options()], "build")
+    named = ["num_layers", "dtype", "scale", "branch_multiplier"]
+    refuse_unknown(theirs, [*known, *named, *sizes, *_host_options()], "build")
     sizes |= {key: own_integer(value) for key, value in theirs.items()}
     for key in ("vocab_size", "embedding_size", "max_position_embeddings", "hidden_size"):
         check_integer(key, sizes[key], least=1)
@@ -208,10 +225,6 @@ def _configs(
             f"and {sizes['num_attention_heads']}."
         )
     ours = {key: value for key, value in options.items() if key in known}
-    if ours.get("gauge") not in (None, "symmetric", "central"):
-        raise ConfigError(
-            f"gauge must be 'symmetric' or 'central' for fresh weights, got {ours['gauge']!r}."
-        )
     kept = {sizes["hidden_size"], sizes["intermediate_size"]}
     if ours.get("n") is None:
         # The preset's factors are for its own sizes.
