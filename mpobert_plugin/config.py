@@ -9,14 +9,22 @@ from typing import Any, TypeAlias
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from mpobert_plugin.errors import CheckpointError, ConfigError, SharingError, did_you_mean
+from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean
 from mpobert_plugin.limits import limit_of, named_limits, of_roles
-from mpobert_plugin.options import check_integer, own_integer, own_number, refuse_unknown
+from mpobert_plugin.options import (
+    check_budget,
+    check_integer,
+    own_integer,
+    own_number,
+    refuse_unknown,
+)
+from mpobert_plugin.plain_values import listed, plain_policies, plain_shapes
 from mpobert_plugin.plan import FITS, GAUGES, ConversionPlan
-from mpobert_plugin.sharing import Policies, Policy
+from mpobert_plugin.sharing import Policies
 
 METHOD = "mpo"
 VERSION = 1
+ADAPTER_FITS = ("residual", "zero")
 # For whoever opens a config.json after transformers has said that it does not know the method.
 LOADED_BY = "import mpobert_plugin (pip install tensornet-mpo[mpobert])"
 
@@ -43,6 +51,11 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         Largest bond; in a mapping, of the matrices of each role, with ``"*"`` for all others.
     rtol : float or mapping of str to float, optional
         Largest relative Frobenius error of each matrix, or of those of each role.
+    ratio : float, optional
+        Budget for the whole model: stored parameters divided by those of the plain model with a
+        layer's matrices in each layer, in (0, 1]. What is not converted counts as it is stored.
+    max_params : int, optional
+        Budget in parameters instead. Either of them chooses the bonds of all matrices together.
     targets : sequence of str, optional
         Roles of the matrices to convert; all those of the layers when None. Matrices outside the
         layers are converted when they are named: 'embedding', 'pooler', 'embedding_projection'.
@@ -57,7 +70,11 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
     gauge : str
         'symmetric', 'central', 'left', 'right' or 'identity'.
     fit : str, optional
-        How layers that differ are brought to share: 'mean' or 'first'.
+        How layers that differ are brought to share: 'joint' decomposes them together, so that each
+        keeps auxiliary tensors of its own; 'mean' and 'first' give all of them one matrix.
+    adapter_fit : str, optional
+        'residual' gives each adapter the best approximation of what the cores leave of its
+        matrix; 'zero' starts it without effect. None is 'residual' with ``fit="joint"``.
     plan : ConversionPlan or mapping, optional
         The plan that a conversion followed; set by the library.
     **other
@@ -82,6 +99,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         shapes: Shapes = None,
         max_bond: int | Mapping[str, int] | None = None,
         rtol: float | Mapping[str, float] | None = None,
+        ratio: float | None = None,
+        max_params: int | None = None,
         targets: Sequence[str] | None = None,
         adapter_rank: int = 0,
         adapter_alpha: float | None = None,
@@ -90,6 +109,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         share_norm: Policies = None,
         gauge: str = "symmetric",
         fit: str | None = None,
+        adapter_fit: str | None = None,
         plan: ConversionPlan | Mapping[str, Any] | None = None,
         **other: object,
     ) -> None:
@@ -98,19 +118,22 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = VERSION
         self.loaded_by = LOADED_BY
-        self.sharing = _policies(sharing, "sharing")
+        self.sharing = plain_policies(sharing, "sharing")
         self.n = own_integer(n)
-        self.shapes = _shapes(shapes)
+        self.shapes = plain_shapes(shapes)
         self.max_bond = of_roles(max_bond, own_integer)
         self.rtol = of_roles(rtol, own_number)
+        self.ratio = own_number(ratio)
+        self.max_params = own_integer(max_params)
         self.targets = _names(targets, "targets")
         self.adapter_rank = own_integer(adapter_rank)
         self.adapter_alpha = own_number(adapter_alpha)
         self.adapter_targets = _names(adapter_targets, "adapter_targets")
-        self.share_bias = _policies(share_bias, "share_bias")
-        self.share_norm = _policies(share_norm, "share_norm")
+        self.share_bias = plain_policies(share_bias, "share_bias")
+        self.share_norm = plain_policies(share_norm, "share_norm")
         self.gauge = gauge
         self.fit = fit
+        self.adapter_fit = adapter_fit
         self.plan = _plan(plan)
         self._check()
 
@@ -124,6 +147,13 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         _number("adapter_alpha", self.adapter_alpha, above=0.0, below=math.inf)
         _word("gauge", self.gauge, GAUGES)
         _word("fit", self.fit, (None, *FITS))
+        _word("adapter_fit", self.adapter_fit, (None, *ADAPTER_FITS))
+        if self.adapter_fit is not None and self.adapter_rank == 0:
+            raise ConfigError(
+                f"adapter_fit needs adapter_rank >= 1, got adapter_fit {self.adapter_fit!r} and "
+                "adapter_rank 0."
+            )
+        check_budget(vars(self))
         if self.gauge == "identity" and (self.max_bond is not None or self.rtol is not None):
             raise ConfigError("gauge 'identity' must be exact: leave out max_bond and rtol.")
         if self.adapter_targets is not None and self.adapter_rank == 0:
@@ -192,6 +222,11 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         fields = {**self.to_dict(), "shapes": self.shapes, "plan": self.plan}
         return MPOConfig(**{**fields, **options})
 
+    @property
+    def fits_adapters(self) -> bool:
+        """Whether adapters are fitted to what the cores leave of their matrices."""
+        return (self.adapter_fit or ("residual" if self.fit == "joint" else "zero")) == "residual"
+
     def bond_of(self, role: str) -> int | None:
         """Return the largest bond of the matrices of a role.
 
@@ -247,9 +282,9 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         for name in ("targets", "adapter_targets"):
             fields[name] = None if fields[name] is None else list(fields[name])
         if isinstance(self.shapes, dict):
-            fields["shapes"] = {str(key): _lists(dims) for key, dims in self.shapes.items()}
+            fields["shapes"] = {str(key): listed(dims) for key, dims in self.shapes.items()}
         elif self.shapes is not None:
-            fields["shapes"] = _lists(self.shapes)
+            fields["shapes"] = listed(self.shapes)
         fields["plan"] = None if self.plan is None else self.plan.to_dict()
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -355,57 +390,3 @@ def _names(given: Sequence[str] | None, argument: str) -> tuple[str, ...] | None
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{argument} must list at least one name, got {given!r}.")
     return tuple(dict.fromkeys(names))
-
-
-def _policies(policies: Policies, argument: str) -> Policies:
-    if not isinstance(policies, Mapping):
-        return _plain(policies)
-    for role in policies:
-        if not isinstance(role, str):
-            raise SharingError(f"{argument} must name roles and their policies, got {role!r}.")
-    return {role: _plain(policy) for role, policy in policies.items()}
-
-
-def _plain(policy: Policy) -> Policy:
-    if policy is None or isinstance(policy, str | bool) or not isinstance(policy, Sequence):
-        return policy
-    # Ranges and tuples become lists, as which JSON gives them back.
-    blocks: list[Any] = list(policy)
-    return [
-        [own_integer(layer) for layer in block]
-        if isinstance(block, Sequence) and not isinstance(block, str)
-        else block
-        for block in blocks
-    ]
-
-
-def _shapes(given: Any) -> Any:
-    if given is None:
-        return None
-    if isinstance(given, Mapping):
-        shapes = {_key(key): _tuples(dims) for key, dims in given.items()}
-        for key, dims in shapes.items():
-            if isinstance(key, int) and not isinstance(dims, tuple):
-                raise ConfigError(
-                    f"shapes must give a tuple of factors for the size {key}, got {dims!r}."
-                )
-        return shapes
-    return _tuples(given)
-
-
-def _key(given: object) -> str | int:
-    key = own_integer(given)
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ConfigError(f"shapes must have roles or sizes as keys, got {given!r}.")
-    # JSON has only text as keys, so that a size comes back as text.
-    return int(key) if isinstance(key, str) and key.isdecimal() else key
-
-
-def _tuples(dims: Any) -> Any:
-    if isinstance(dims, Sequence) and not isinstance(dims, str):
-        return tuple(_tuples(entry) for entry in dims)
-    return own_integer(dims)
-
-
-def _lists(dims: Any) -> Any:
-    return [_lists(entry) for entry in dims] if isinstance(dims, tuple) else dims

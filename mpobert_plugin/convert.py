@@ -9,6 +9,8 @@ from torch import nn
 
 from mpobert_plugin.attach import attach, expand_layers, finish, make_banks, own_config
 from mpobert_plugin.attach_outside import outside_path
+from mpobert_plugin.budget import within_budget
+from mpobert_plugin.calibrate import input_metrics
 from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
@@ -19,11 +21,12 @@ from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
     import tensornet as tn
+    from mpobert_plugin.calibrate import Batch
     from mpobert_plugin.config import Shapes
     from mpobert_plugin.init.stable import Deep
     from mpobert_plugin.plan import ConversionPlan
@@ -41,6 +44,8 @@ def convert(
     shapes: Shapes = None,
     max_bond: int | Mapping[str, int] | None = None,
     rtol: float | Mapping[str, float] | None = None,
+    ratio: float | None = None,
+    max_params: int | None = None,
     targets: Sequence[str] | None = None,
     adapter_rank: int | None = None,
     adapter_alpha: float | None = None,
@@ -49,6 +54,8 @@ def convert(
     share_norm: Policies = None,
     gauge: str | None = None,
     fit: str | None = None,
+    adapter_fit: str | None = None,
+    calibration: Iterable[Batch] | None = None,
     **unknown: Never,
 ) -> Model:
     """Return the model with its matrices replaced by shared tensors; it is changed in place.
@@ -75,6 +82,12 @@ def convert(
         Largest bond, or that of each role: ``{"embedding": 16, "*": 64}``.
     rtol : float or mapping of str to float, optional
         Largest relative Frobenius error of each matrix, or that of each role.
+    ratio : float, optional
+        Budget for the whole model: stored parameters divided by those of the plain model with a
+        layer's matrices in each layer, in (0, 1]. The bonds of all matrices are chosen together;
+        matrices stay plain where that is smaller, and what is not converted counts as it is.
+    max_params : int, optional
+        Budget in parameters instead.
     targets : sequence of str, optional
         Roles of the matrices to convert. Those outside the layers are converted only when they
         are named: 'embedding', 'pooler', 'embedding_projection'.
@@ -89,8 +102,17 @@ def convert(
     gauge : str, optional
         'symmetric' by default.
     fit : str, optional
-        'mean' or 'first': how layers that differ are brought to share. With `rtol` the fitted
-        matrices must lie that close to each layer's own, or nothing is converted.
+        'joint', 'mean' or 'first': how layers that differ are brought to share. 'joint' decomposes
+        them together, so that each keeps auxiliary tensors of its own; the others give all of
+        them one matrix. With `rtol` the fitted matrices must lie that close to each layer's own,
+        or nothing is converted.
+    adapter_fit : str, optional
+        'residual': adapters start as the best approximation of what the cores leave of their
+        matrices, which is the default with ``fit="joint"``. 'zero': they start without effect.
+    calibration : iterable of mappings or Tensors, optional
+        A few batches as the model's forward takes them, or (batch, length) token ids. Matrices
+        that are cut are then decomposed, averaged and adapted in the metric of their inputs, so
+        that errors count as they show in the layers' outputs; `rtol` means these errors.
     **unknown
         Any other name is an error that tells the close ones.
 
@@ -130,6 +152,8 @@ def convert(
         "shapes": shapes,
         "max_bond": max_bond,
         "rtol": rtol,
+        "ratio": ratio,
+        "max_params": max_params,
         "targets": targets,
         "adapter_rank": adapter_rank,
         "adapter_alpha": adapter_alpha,
@@ -138,8 +162,9 @@ def convert(
         "share_norm": share_norm,
         "gauge": gauge,
         "fit": fit,
+        "adapter_fit": adapter_fit,
     }
-    return convert_with(model, merge_options(config, options))
+    return convert_with(model, merge_options(config, options), calibration=calibration)
 
 
 def merge_options(config: MPOConfig | None, options: dict[str, object]) -> MPOConfig:
@@ -176,6 +201,7 @@ def convert_with(
     config: MPOConfig,
     sources: LayerMap | None = None,
     deep: Deep | None = None,
+    calibration: Iterable[Batch] | None = None,
 ) -> Model:
     """Return the model converted by a configuration; it is changed in place.
 
@@ -189,6 +215,8 @@ def convert_with(
         Layer of the model that each layer of the result is copied from.
     deep : Deep, optional
         What the layers beyond some depth start from.
+    calibration : iterable of mappings or Tensors, optional
+        Batches over which the metric of each matrix's inputs is taken.
 
     Returns
     -------
@@ -203,14 +231,26 @@ def convert_with(
     # Tensors made under inference_mode could never be trained.
     with torch.inference_mode(False):
         plan = make_plan(model, config, sources)
+        metrics = None if calibration is None else _metrics(model, plan, calibration)
         with torch.no_grad():
-            prepared = prepare(model, plan, config)
+            config = config.replace(**settled(config, plan, _paths(model)))
+            plan = within_budget(model, plan, config, metrics)
+            prepared = prepare(model, plan, config, metrics)
             prepared = deep.applied(prepared) if deep is not None else prepared
         # Nothing of the model is changed up to here, and nothing in `assemble` fails.
         assemble(model, prepared.plan, filled_banks(prepared), config)
         banks_of(model).certificates = _named_certificates(model, prepared)
         _leave_inference(model)
     return model
+
+
+def _metrics(
+    model: PreTrainedModel, plan: ConversionPlan, calibration: Iterable[Batch]
+) -> dict[str, list[torch.Tensor]]:
+    """Return the metric of each matrix that the plan converts and that something enters."""
+    inside = [spec.role for spec in plan.banks]
+    beside = [spec.role for spec in plan.outside if spec.role in family_of(model).beside]
+    return input_metrics(model, calibration, list(dict.fromkeys([*inside, *beside])))
 
 
 def _leave_inference(model: PreTrainedModel) -> None:
@@ -245,8 +285,12 @@ def assemble(model: PreTrainedModel, plan: ConversionPlan, banks: Banks, config:
     expand_layers(model, plan)
     attach(model, plan, banks)
     finish(model, plan)
-    paths = {**family_of(model).matrices, **family_of(model).norms}
-    model.config.quantization_config = config.replace(plan=plan, **settled(config, plan, paths))
+    own = settled(config, plan, _paths(model))
+    model.config.quantization_config = config.replace(plan=plan, **own)
+
+
+def _paths(model: PreTrainedModel) -> dict[str, str]:
+    return {**family_of(model).matrices, **family_of(model).norms}
 
 
 def filled_banks(prepared: Prepared) -> Banks:

@@ -137,3 +137,45 @@ def check_integer(name: str, value: object, least: int) -> None:
     """
     if type(value) is not int or value < least:
         raise ConfigError(f"{name} must be an integer >= {least}, got {value!r}.")
+
+
+def check_budget(options: Mapping[str, Any]) -> None:
+    """Refuse a budget for the whole model that is impossible or contradicts other options.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        Among them 'ratio', 'max_params', 'max_bond', 'rtol' and 'gauge'.
+
+    Raises
+    ------
+    ConfigError
+        When both budgets are given, one has an impossible value, or another option says how
+        matrices are cut.
+
+    Examples
+    --------
+    >>> names = ("ratio", "max_params", "max_bond", "rtol", "gauge")
+    >>> check_budget({**dict.fromkeys(names), "ratio": 0.5})
+    """
+    ratio, most = options["ratio"], options["max_params"]
+    if ratio is None and most is None:
+        return
+    if ratio is not None and most is not None:
+        raise ConfigError(
+            f"ratio and max_params are one budget in two units, got ratio={ratio!r} and "
+            f"max_params={most!r}. Give one of them."
+        )
+    name = "max_params" if ratio is None else "ratio"
+    if most is not None:
+        check_integer("max_params", most, least=1)
+    elif type(ratio) not in (int, float) or not 0.0 < ratio <= 1.0:
+        raise ConfigError(f"ratio must be a number in (0, 1], got {ratio!r}.")
+    for other in ("max_bond", "rtol"):
+        if options[other] is not None:
+            raise ConfigError(
+                f"{name} chooses the bonds of all matrices, got {other}={options[other]!r} "
+                f"beside it. Give {name} or {other}."
+            )
+    if options["gauge"] == "identity":
+        raise ConfigError(f"gauge 'identity' must be exact: leave out {name}.")

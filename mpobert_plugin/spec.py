@@ -13,12 +13,10 @@ from mpobert_plugin.fields import (
     check_names,
     count,
     counts,
-    errors_of,
     layer_slices,
-    number,
+    measures,
     positive,
     some_layers,
-    word,
     words,
 )
 from mpobert_plugin.sharing import LayerMap, encode
@@ -30,8 +28,8 @@ Value = TypeVar("Value")
 _SIZES = ("role", "rows", "cols", "row_dims", "col_dims", "bond_dims")
 _MAPS = ("central", "auxiliary", "bias")
 _ADAPTER = ("adapter_rank", "adapter_alpha")
-_OPTIONAL = (*_ADAPTER, "errors", "depth_scale", "layers")
-NORM_KINDS = ("layer", "rms")
+MEASURES = ("errors", "norms", "output_errors")
+_OPTIONAL = (*_ADAPTER, *MEASURES, "depth_scale", "layers")
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,11 @@ class BankSpec:
         Adapters are scaled by alpha / rank.
     errors : tuple of float
         Relative Frobenius error of each layer's matrix; empty when nothing was decomposed.
+    norms : tuple of float
+        Frobenius norm of each layer's matrix before the conversion; empty likewise.
+    output_errors : tuple of float
+        Relative error of each layer's output, root mean square over the calibration inputs;
+        empty without calibration.
     depth_scale : float
         Factor that the auxiliary tensors of deep layers were given at the start; Adam's rate of
         auxiliary tensors follows it.
@@ -84,6 +87,8 @@ class BankSpec:
     adapter_rank: int = 0
     adapter_alpha: float = 0.0
     errors: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    output_errors: tuple[float, ...] = ()
     depth_scale: float = 1.0
     layers: LayerMap | None = None
 
@@ -190,9 +195,10 @@ class BankSpec:
         }
         if self.adapter_rank:
             fields |= {"adapter_rank": self.adapter_rank, "adapter_alpha": self.adapter_alpha}
-        if self.errors:
-            same = len(set(self.errors)) == 1
-            fields["errors"] = self.errors[0] if same else list(self.errors)
+        for name in MEASURES:
+            values = getattr(self, name)
+            if values:
+                fields[name] = values[0] if len(set(values)) == 1 else list(values)
         if self.depth_scale != 1.0:
             fields["depth_scale"] = self.depth_scale
         if self.layers is not None:
@@ -241,7 +247,7 @@ class BankSpec:
             bias=None if fields["bias"] is None else layer_slices(fields, "bias", where, n_layers),
             adapter_rank=rank,
             adapter_alpha=positive(fields, "adapter_alpha", where) if rank else 0.0,
-            errors=errors_of(fields.get("errors", ()), n_layers, where),
+            **{name: measures(fields, name, where, n_layers) for name in MEASURES},
             depth_scale=positive({"depth_scale": 1.0, **fields}, "depth_scale", where),
             layers=layers,
         )
@@ -275,148 +281,3 @@ class BankSpec:
                 raise CheckpointError(
                     f"{name} of {where} must be a tensor that torch can make, got {shape}."
                 )
-
-
-@dataclass(frozen=True)
-class NormSpec:
-    """Size, kind and layer map of the norms of one role.
-
-    Parameters
-    ----------
-    role : str
-        Name of the role, such as 'attention_norm'.
-    size : int
-        Number of features.
-    eps : float
-        Number added to the variance.
-    slices : tuple of int
-        Slice of weight and bias that each layer uses.
-    kind : str
-        'layer' for a LayerNorm, 'rms' for an RMS norm, which has no bias.
-    """
-
-    role: str
-    size: int
-    eps: float
-    slices: LayerMap
-    kind: str = "layer"
-
-    @property
-    def name(self) -> str:
-        """Name of the bank: the role."""
-        return self.role
-
-    @property
-    def layer_numbers(self) -> LayerMap:
-        """Numbers of the layers that read the bank: all of them."""
-        return tuple(range(len(self.slices)))
-
-    def slot_of(self, layer: int) -> int | None:
-        """Return the position of a layer among those that read the bank.
-
-        Parameters
-        ----------
-        layer : int
-            Number of the layer in the model.
-
-        Returns
-        -------
-        int or None
-            The number itself, since all layers read it.
-        """
-        return layer if 0 <= layer < len(self.slices) else None
-
-    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the stacked weight and bias.
-
-        Returns
-        -------
-        dict of str to tuple of int
-            Both are (slices, features).
-        """
-        shape = (max(self.slices) + 1, self.size)
-        return {"weight": shape} if self.kind == "rms" else {"weight": shape, "bias": shape}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the specification as values that JSON can hold.
-
-        Returns
-        -------
-        dict
-            What `from_dict` reads.
-        """
-        fields = {"size": self.size, "eps": self.eps, "slices": encode(self.slices)}
-        return fields if self.kind == "layer" else {**fields, "kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, role: str, fields: Fields, n_layers: int) -> NormSpec:
-        """Return the specification that `to_dict` wrote, after checking it.
-
-        Parameters
-        ----------
-        role : str
-            Name of the role.
-        fields : mapping
-            Output of `to_dict`.
-        n_layers : int
-            Number of layers of the model.
-
-        Returns
-        -------
-        NormSpec
-            The specification.
-
-        Raises
-        ------
-        CheckpointError
-            When a field is missing or no count.
-        """
-        where = f"norm {role!r} of the stored plan"
-        check_names({"role": role, **fields}, ("role", "size", "eps", "slices"), ("kind",), where)
-        slices = layer_slices(fields, "slices", where, n_layers)
-        kind = word({"kind": "layer", **fields}, "kind", where, NORM_KINDS)
-        return cls(role, count(fields, "size", where), number(fields, "eps", where), slices, kind)
-
-
-@dataclass(frozen=True)
-class BesideSpec:
-    """Adapter beside a plain linear layer of the base model.
-
-    Parameters
-    ----------
-    role : str
-        Name of the role, such as 'pooler'.
-    rank : int
-        Rank of the adapter.
-    alpha : float
-        The adapter is scaled by alpha / rank.
-    """
-
-    role: str
-    rank: int
-    alpha: float
-
-    @classmethod
-    def from_dict(cls, role: str, fields: Fields) -> BesideSpec:
-        """Return the specification that ``dataclasses.asdict`` wrote, after checking it.
-
-        Parameters
-        ----------
-        role : str
-            Name of the role.
-        fields : mapping
-            Rank and alpha.
-
-        Returns
-        -------
-        BesideSpec
-            The specification.
-
-        Raises
-        ------
-        CheckpointError
-            When a field is missing or no number.
-        """
-        where = f"adapter {role!r} of the stored plan"
-        check_names({"role": role, **fields}, ("role", "rank", "alpha"), (), where)
-        return cls(role, count(fields, "rank", where), positive(fields, "alpha", where))

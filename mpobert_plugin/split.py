@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mpobert_plugin.spec import MEASURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,13 +78,17 @@ def restricted(spec: BankSpec, layers: Sequence[int]) -> BankSpec:
     if tuple(layers) == spec.layer_numbers:
         return spec
     slots = [spec.layer_numbers.index(layer) for layer in layers]
+    known = {name: getattr(spec, name) for name in MEASURES}
+    measures: dict[str, Any] = {
+        name: tuple(values[slot] for slot in slots) for name, values in known.items() if values
+    }
     return replace(
         spec,
         layers=tuple(layers),
         central=_counted([spec.central[slot] for slot in slots]),
         auxiliary=_counted([spec.auxiliary[slot] for slot in slots]),
         bias=None if spec.bias is None else _counted([spec.bias[slot] for slot in slots]),
-        errors=tuple(spec.errors[slot] for slot in slots) if spec.errors else (),
+        **measures,
     )
 
 

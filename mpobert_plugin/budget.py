@@ -1,0 +1,169 @@
+"""One budget for a whole model: bonds for every matrix, chosen together.
+
+What counts is the sum of squared relative errors: a matrix of small norm matters to what comes
+after it as much as one of large norm does. With calibration, errors and norms are those of the
+matrices' outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import tensornet as tn
+from mpobert_plugin.counting import planned_report
+from mpobert_plugin.errors import ConfigError, ConversionError, SharingError
+from mpobert_plugin.init.source import source_tensors
+from mpobert_plugin.sharing import members
+from mpobert_plugin.split import split_bank
+from mpobert_plugin.units import Unit, units_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.accounting import ParameterReport
+    from mpobert_plugin.config import MPOConfig
+    from mpobert_plugin.plan import ConversionPlan
+    from mpobert_plugin.spec import BankSpec
+    from mpobert_plugin.split import Bonds
+
+
+def within_budget(
+    model: PreTrainedModel,
+    plan: ConversionPlan,
+    config: MPOConfig,
+    metrics: Mapping[str, Sequence[Tensor]] | None = None,
+) -> ConversionPlan:
+    """Return a plan whose bonds keep the budget of a configuration; the model is only read.
+
+    Layers of a role that share a central tensor get their bonds together and stay plain together
+    where that serves better. No bond of the result could be raised by one within the budget,
+    unless nothing would be gained.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model.
+    plan : ConversionPlan
+        Its plan with all bonds.
+    config : MPOConfig
+        Its `ratio` or `max_params` is the budget; without one the plan is returned as it is.
+    metrics : mapping of str to sequence of Tensor, optional
+        What `input_metrics` returns for the model.
+
+    Returns
+    -------
+    ConversionPlan
+        With several banks for a role where its layers need different bonds.
+
+    Raises
+    ------
+    ConfigError
+        When the budget is smaller than the smallest that is possible, which is told.
+    SharingError
+        When a shared bias joins layers whose bonds are chosen apart, or layers that differ are to
+        share and no `fit` says how.
+    ConversionError
+        When a matrix cannot be decomposed.
+
+    References
+    ----------
+    `tensornet.allocate` shares the budget out.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> import mpobert_plugin as mp
+    >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=32)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> config = mp.MPOConfig(n=3, ratio=0.8)
+    >>> cut = within_budget(plain, mp.make_plan(plain, config), config)
+    >>> model = mp.convert(plain, config)
+    >>> 0.79 < mp.account(model).ratio <= 0.8
+    True
+    """
+    if config.ratio is None and config.max_params is None:
+        return plan
+    _check_biases(plan)
+    report = planned_report(model, plan)
+    fixed = report.unique - sum(_cores(spec) for spec in (*plan.banks, *plan.outside))
+    units = units_of(plan, source_tensors(model, plan), config, metrics)
+    limit = _limit(config, report, fixed, sum(unit.least for unit in units))
+    bonds = _allocated(units, limit - fixed)
+    banks = [bank for spec in plan.banks for bank in split_bank(spec, bonds[spec.role])]
+    outside = [bank for spec in plan.outside for bank in split_bank(spec, bonds[spec.role])]
+    if not (banks or outside or plan.norms):
+        raise ConfigError(
+            f"the budget must leave something to convert, got {limit:,} parameters where the "
+            f"plain model has {report.dense:,}. Leave it out. Nothing was changed."
+        )
+    return replace(plan, banks=tuple(banks), outside=tuple(outside))
+
+
+def _allocated(units: Sequence[Unit], room: int) -> dict[str, dict[int, Bonds | None]]:
+    """Return the bonds of each central slice by role."""
+    bonds: dict[str, dict[int, Bonds | None]] = {}
+    by_name = {unit.name: unit for unit in units}
+    try:
+        found = tn.allocate(
+            {name: unit.matrix for name, unit in by_name.items()},
+            max_params=room,
+            shape={name: unit.layout for name, unit in by_name.items()},
+            weights={name: unit.weight for name, unit in by_name.items()},
+            copies={name: unit.copies for name, unit in by_name.items()},
+        )
+    except tn.errors.TensorNetError as error:
+        raise ConversionError(f"the budget cannot be shared out: {error}") from error
+    for allotment in found:
+        unit = by_name[allotment.name]
+        inner = allotment.bonds
+        if inner is None and not unit.may_stay:
+            inner = unit.layout.structural_bonds()[1:-1]
+        whole = None if inner is None else (1, *inner, 1)
+        bonds.setdefault(unit.spec.role, {})[unit.group] = whole
+    return bonds
+
+
+def _limit(config: MPOConfig, report: ParameterReport, fixed: int, units: int) -> int:
+    """Return the budget in parameters, after comparing it with the smallest one possible."""
+    least, dense = fixed + units, report.dense
+    if config.max_params is not None:
+        limit: int = config.max_params
+        name, given, smallest = "max_params", f"{limit:,}", f"{least:,}"
+    else:
+        ratio = config.ratio or 0.0
+        # Shares such as 0.29 have no exact binary form.
+        limit = math.floor(ratio * dense * (1 + 1e-12))
+        name, given = "ratio", f"{ratio:g}"
+        smallest = f"{math.ceil(1e6 * least / dense) / 1e6:g} ({least:,} of {dense:,} parameters)"
+    if limit < least:
+        raise ConfigError(
+            f"{name} must be at least {smallest} for this model, of which {fixed:,} parameters "
+            f"stay as they are, got {given}. Raise it, or convert more of the model: name "
+            "targets, 'embedding' among them. Nothing was changed."
+        )
+    return limit
+
+
+def _cores(spec: BankSpec) -> int:
+    cores = ("central", "auxiliary")
+    return sum(
+        math.prod(shape) for name, shape in spec.tensor_shapes().items() if name.startswith(cores)
+    )
+
+
+def _check_biases(plan: ConversionPlan) -> None:
+    """Refuse biases in common of layers that may come to read different banks."""
+    for spec in plan.banks:
+        for slots in members(spec.bias) if spec.bias else []:
+            if len({spec.central[slot] for slot in slots}) > 1:
+                raise SharingError(
+                    f"share_bias must not join layers of {spec.role!r} that have central tensors "
+                    f"of their own when a budget chooses their bonds, got layers {slots} with one "
+                    "bias. Leave share_bias out, or share central tensors in the same blocks. "
+                    "Nothing was changed."
+                )
