@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from mpobert_plugin.norm_spec import NormSpec
     from mpobert_plugin.runtime import Banks
-    from mpobert_plugin.spec import BankSpec, NormSpec
+    from mpobert_plugin.spec import BankSpec
 
 
 def describe(model: PreTrainedModel) -> str:

@@ -329,31 +329,39 @@ def counts(fields: Fields, name: str, where: str) -> tuple[int, ...]:
     return sizes
 
 
-def errors_of(given: object, n_layers: int, where: str) -> tuple[float, ...]:
-    """Return the error of each layer from one number for all or a list.
+def measures(fields: Fields, name: str, where: str, n_layers: int) -> tuple[float, ...]:
+    """Return a field that must be one number for all layers, or a list with one for each.
 
     Parameters
     ----------
-    given : float, sequence of float
-        What the file has.
+    fields : mapping
+        Fields by name.
+    name : str
+        Name of the field, such as 'errors'.
+    where : str
+        What the fields describe, for the message.
     n_layers : int
         Number of layers.
-    where : str
-        What the errors belong to, for the message.
 
     Returns
     -------
     tuple of float
-        One for each layer, or none.
+        One for each layer, or none when the field is missing.
 
     Raises
     ------
     CheckpointError
         When there are too many or too few, or one is no number.
+
+    Examples
+    --------
+    >>> measures({"errors": 0.5}, "errors", "bank", 3)
+    (0.5, 0.5, 0.5)
     """
+    given = fields.get(name, ())
     values = [given] * n_layers if _is_size(given) else given
     if not isinstance(values, list | tuple) or len(values) not in (0, n_layers):
-        raise CheckpointError(f"errors of {where} must be {n_layers} numbers, got {given!r}.")
+        raise CheckpointError(f"{name} of {where} must be {n_layers} numbers, got {given!r}.")
     if not all(_is_size(value) for value in values):
-        raise CheckpointError(f"errors of {where} must be finite numbers >= 0, got {given!r}.")
+        raise CheckpointError(f"{name} of {where} must be finite numbers >= 0, got {given!r}.")
     return tuple(float(value) for value in values)

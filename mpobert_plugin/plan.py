@@ -9,11 +9,12 @@ from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.fields import check_names, count, layer_slices, word
+from mpobert_plugin.norm_spec import BesideSpec, NormSpec
 from mpobert_plugin.sharing import LayerMap, encode
-from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+from mpobert_plugin.spec import BankSpec
 
 GAUGES = ("symmetric", "central", "left", "right", "identity")
-FITS = ("mean", "first")
+FITS = ("joint", "mean", "first")
 # A file with more would only cost the memory of its layer maps before it is refused.
 MOST_LAYERS = 10_000
 
@@ -259,18 +260,19 @@ def plain_layers(plan: ConversionPlan) -> list[str]:
 
 
 def _check_banks(plan: ConversionPlan) -> None:
+    for role in plan.roles():
+        layers = [layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers]
+        if len(set(layers)) < len(layers):
+            raise CheckpointError(
+                f"banks of the stored plan must name each role once, or each of its layers once, "
+                f"got layers {layers} of {role!r}."
+            )
     specs: list[BankSpec | NormSpec] = [*plan.banks, *plan.norms, *plan.outside]
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise CheckpointError(
             f"banks of the stored plan must have names of their own, got {names}."
         )
-    for role in plan.roles():
-        layers = [layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers]
-        if len(set(layers)) < len(layers):
-            raise CheckpointError(
-                f"banks {role!r} of the stored plan must name each layer once, got {layers}."
-            )
 
 
 def _entries(

@@ -23,6 +23,7 @@ from mpobert_plugin.locate import (
     prefix_of,
     uses_of_layers,
 )
+from mpobert_plugin.norm_spec import BesideSpec, NormSpec
 from mpobert_plugin.outside import outside_paths
 from mpobert_plugin.outside_specs import outside_matrices, outside_roles, outside_specs
 from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
@@ -31,7 +32,7 @@ from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.policies import by_role, shares_anything
 from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
-from mpobert_plugin.spec import BankSpec, BesideSpec, NormSpec
+from mpobert_plugin.spec import BankSpec
 from mpobert_plugin.ties import check_ties
 
 if TYPE_CHECKING:

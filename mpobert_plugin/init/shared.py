@@ -11,6 +11,9 @@ from torch import Tensor
 from mpobert_plugin.errors import SharingError
 from mpobert_plugin.sharing import members
 
+# Directions of which the inputs have less than this share count as unseen.
+_UNSEEN = 1e-10
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,7 +53,11 @@ class Shared:
 
 
 def share(
-    layers: Sequence[tuple[str, Tensor]], slices: LayerMap, fit: str | None, argument: str
+    layers: Sequence[tuple[str, Tensor]],
+    slices: LayerMap,
+    fit: str | None,
+    argument: str,
+    metrics: Sequence[Tensor] | None = None,
 ) -> Shared:
     """Return the tensor of each slice.
 
@@ -61,9 +68,11 @@ def share(
     slices : tuple of int
         Slice of each layer.
     fit : str, or None
-        'mean' or 'first' for layers that differ.
+        'mean', 'first' or 'joint', which means 'mean' here, for layers that differ.
     argument : str
         Name of the sharing option, for messages.
+    metrics : sequence of Tensor, optional
+        For each layer the mean of x x^T over its inputs, which weighs a mean of matrices.
 
     Returns
     -------
@@ -86,11 +95,13 @@ def share(
             raise SharingError(
                 f"{argument} must join equal tensors unless fit says how, got {name} and "
                 f"{layers[other][0]}, which differ by {_distance(layers[other][1], first):.3g} "
-                f"(relative). Pass fit='mean' or fit='first' and expect to train afterwards, or "
+                f"(relative). Pass fit='joint', fit='mean' or fit='first' and expect to train "
+                f"afterwards, or "
                 f"{argument}=None to keep layers apart. Nothing was changed."
             )
         else:
-            values.append(_fitted([layers[k][1].detach() for k in users], fit))
+            own = None if metrics is None else [metrics[k] for k in users]
+            values.append(_fitted([layers[k][1].detach() for k in users], fit, own))
         names.append(name)
     originals = tuple(tensor for _, tensor in layers)
     return Shared(tuple(values), tuple(names), frozenset(exact), originals)
@@ -105,8 +116,64 @@ def _distance(a: Tensor, b: Tensor) -> float:
     return float(difference / torch.linalg.vector_norm(b.detach().double()).clamp_min(1e-300))
 
 
-def _fitted(tensors: list[Tensor], fit: str) -> Tensor:
+def _fitted(tensors: list[Tensor], fit: str, metrics: Sequence[Tensor] | None = None) -> Tensor:
     if fit == "first":
         return tensors[0]
+    return mean_of(tensors) if metrics is None else mean_in_metric(tensors, metrics)
+
+
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors in their element type, summed in double precision.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        Equal shapes.
+
+    Returns
+    -------
+    Tensor
+        The one tensor with the least sum of squared differences from all.
+
+    Examples
+    --------
+    >>> mean_of([torch.tensor([1.0]), torch.tensor([2.0])])
+    tensor([1.5000])
+    """
     # Half precision would lose bits in a long sum.
-    return torch.stack(tensors).double().mean(0).to(tensors[0].dtype)
+    total = tensors[0].double()
+    for tensor in tensors[1:]:
+        total = total + tensor.double()
+    return (total / len(tensors)).to(tensors[0].dtype)
+
+
+def mean_in_metric(matrices: Sequence[Tensor], metrics: Sequence[Tensor]) -> Tensor:
+    """Return the matrix M with the least sum of ``|(W - M) H^(1/2)|^2`` over pairs of W and H.
+
+    Parameters
+    ----------
+    matrices : sequence of Tensor, shape (rows, cols)
+        The matrices W.
+    metrics : sequence of Tensor, shape (cols, cols)
+        Their metrics H, positive semidefinite.
+
+    Returns
+    -------
+    Tensor
+        Where no metric sees a direction, M does what the plain mean does.
+
+    Examples
+    --------
+    >>> one, two = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 2.0]])
+    >>> mean_in_metric([one, two], [torch.diag(torch.tensor([3.0, 0.0])), torch.eye(2)])
+    tensor([[1.2500, 2.0000]])
+    """
+    wide = metrics[0].dtype
+    plain = torch.stack([matrix.to(wide) for matrix in matrices]).mean(0)
+    total = torch.stack(list(metrics)).sum(0)
+    pull = sum((w.to(wide) - plain) @ h for w, h in zip(matrices, metrics, strict=True))
+    values, vectors = torch.linalg.eigh(total)
+    floor = _UNSEEN * values[-1].clamp_min(0.0)
+    inverse = torch.where(values > floor, 1.0 / values, torch.zeros_like(values))
+    best: Tensor = plain + (pull @ vectors * inverse) @ vectors.T
+    return best.to(matrices[0].dtype)

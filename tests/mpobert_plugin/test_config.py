@@ -59,7 +59,7 @@ def test_plan_round_trip():
         ({"targets": []}, "targets must list at least one name, got []"),
         ({"gauge": "simetric"}, "got 'simetric'. Did you mean 'symmetric'?"),
         ({"gauge": "identity", "max_bond": 3}, "leave out max_bond and rtol"),
-        ({"fit": "joint"}, "fit must be 'mean' or 'first', got 'joint'"),
+        ({"fit": "jiont"}, "fit must be 'joint' or 'mean' or 'first', got 'jiont'"),
         ({"quant_method": "awq"}, "quant_method must be 'mpo', got 'awq'"),
     ],
 )
