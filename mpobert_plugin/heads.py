@@ -53,7 +53,7 @@ def tied_heads(model: PreTrainedModel) -> dict[str, nn.Linear]:
 
 
 def check_heads(model: PreTrainedModel) -> None:
-    """Refuse an embedding whose weight is used where the configuration does not say so.
+    """Refuse an embedding whose weight is used in ways that its bank could not follow.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def check_heads(model: PreTrainedModel) -> None:
     >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
     >>> check_heads(BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes)))
     """
-    source, declared = _source(model), set(_targets(model))
+    source, declared = _source(model), {f"{name}.weight" for name in tied_heads(model)}
     weight = model.get_parameter(source)
     users = {
         name

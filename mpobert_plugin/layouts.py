@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
@@ -56,11 +57,24 @@ def choose_layout(
                 f"{linear.out_features} x {linear.in_features}. Leave {role!r} out of targets."
             )
     try:
-        return tn.matrix_layout(rows, cols, shape=_asked(role, rows, cols, config))
+        return _layout(role, rows, cols, _asked(role, rows, cols, config))
     except (tn.errors.TensorNetError, ConfigError) as error:
         raise ConversionError(
             f"{first_name} ({rows} x {cols}) does not fit the sites: {error} Nothing was changed."
         ) from error
+
+
+def _layout(role: str, rows: int, cols: int, shape: Any) -> tn.MatrixLayout:
+    """Return the layout; factors of a vocabulary may multiply to more, and are padded."""
+    padded = rows
+    if role == "embedding" and isinstance(shape, tuple) and isinstance(shape[0], tuple):
+        factors = shape[0]
+        if all(type(factor) is int and factor > 0 for factor in factors):
+            padded = max(rows, math.prod(factors))
+    found = tn.matrix_layout(padded, cols, shape=shape)
+    if padded == rows:
+        return found
+    return tn.MatrixLayout(found.row_dims, found.col_dims, rows, cols)
 
 
 def check_shape_keys(config: MPOConfig, targets: Mapping[str, Mapping[str, HostMatrix]]) -> None:

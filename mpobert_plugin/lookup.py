@@ -124,7 +124,7 @@ def rows_of(cores: Sequence[Tensor], plan: RowPlan, ids: Tensor) -> Tensor:
     >>> rows_of(cores, RowPlan(1, False, 1, 1, 1), torch.tensor([3]))
     tensor([[4., 6., 6., 9.]])
     """
-    below = math.prod(core.shape[1] for core in cores[plan.meet :])
+    below = math.prod([core.shape[1] for core in cores[plan.meet :]])
     if plan.meet == len(cores):
         return _left(cores, plan.left_tables, ids).flatten(1)
     right = _right(cores[plan.meet :], plan.right_tables, ids % below)
