@@ -12,9 +12,11 @@ from mpobert_plugin.needs import require
 require("torch", "transformers")
 
 # ruff: noqa: E402
-from mpobert_plugin import errors, families, peft
+from mpobert_plugin import errors, families, peft, stability, train
 from mpobert_plugin.accounting import ParameterReport, account
+from mpobert_plugin.accumulate import accumulate
 from mpobert_plugin.bank import MPOBank
+from mpobert_plugin.baselines import baseline, baseline_config
 from mpobert_plugin.calibrate import input_metrics
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
@@ -22,6 +24,7 @@ from mpobert_plugin.describe import assert_shared, describe
 from mpobert_plugin.embedding import MPOEmbedding, MPOHead
 from mpobert_plugin.fold import merge_adapters, unmerge_adapters
 from mpobert_plugin.freeze import freeze
+from mpobert_plugin.groups import param_groups
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.merge import merge, merge_with_report
@@ -30,6 +33,7 @@ from mpobert_plugin.persistence import load_state_dict, register
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.presets import build
+from mpobert_plugin.published import PresetRow, PresetsTable, presets_table
 from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
 
@@ -47,8 +51,13 @@ __all__ = [
     "MPORMSNorm",
     "MergeReport",
     "ParameterReport",
+    "PresetRow",
+    "PresetsTable",
     "account",
+    "accumulate",
     "assert_shared",
+    "baseline",
+    "baseline_config",
     "build",
     "certificates",
     "convert",
@@ -63,7 +72,11 @@ __all__ = [
     "merge",
     "merge_adapters",
     "merge_with_report",
+    "param_groups",
     "peft",
+    "presets_table",
     "set_cache",
+    "stability",
+    "train",
     "unmerge_adapters",
 ]

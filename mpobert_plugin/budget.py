@@ -90,9 +90,10 @@ def within_budget(
         return plan
     _check_biases(plan)
     report = planned_report(model, plan)
+    limit = budget_of(config, report.dense) or 0
     fixed = report.unique - sum(_cores(spec) for spec in (*plan.banks, *plan.outside))
     units = units_of(plan, source_tensors(model, plan), config, metrics)
-    limit = _limit(config, report, fixed, sum(unit.least for unit in units))
+    _check_limit(config, limit, report, fixed + sum(unit.least for unit in units))
     bonds = _allocated(units, limit - fixed)
     banks = [bank for spec in plan.banks for bank in split_bank(spec, bonds[spec.role])]
     outside = [bank for spec in plan.outside for bank in split_bank(spec, bonds[spec.role])]
@@ -128,25 +129,51 @@ def _allocated(units: Sequence[Unit], room: int) -> dict[str, dict[int, Bonds | 
     return bonds
 
 
-def _limit(config: MPOConfig, report: ParameterReport, fixed: int, units: int) -> int:
-    """Return the budget in parameters, after comparing it with the smallest one possible."""
-    least, dense = fixed + units, report.dense
-    if config.max_params is not None:
-        limit: int = config.max_params
-        name, given, smallest = "max_params", f"{limit:,}", f"{least:,}"
-    else:
-        ratio = config.ratio or 0.0
-        # Shares such as 0.29 have no exact binary form.
-        limit = math.floor(ratio * dense * (1 + 1e-12))
-        name, given = "ratio", f"{ratio:g}"
-        smallest = f"{math.ceil(1e6 * least / dense) / 1e6:g} ({least:,} of {dense:,} parameters)"
-    if limit < least:
-        raise ConfigError(
-            f"{name} must be at least {smallest} for this model, of which {fixed:,} parameters "
-            f"stay as they are, got {given}. Raise it, or convert more of the model: name "
-            "targets, 'embedding' among them. Nothing was changed."
-        )
-    return limit
+def budget_of(config: MPOConfig, dense: int) -> int | None:
+    """Return the budget of a configuration in parameters.
+
+    Parameters
+    ----------
+    config : MPOConfig
+        Its `ratio` or `max_params`.
+    dense : int
+        Parameters of the plain model with a layer's matrices in each layer.
+
+    Returns
+    -------
+    int or None
+        None without a budget.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.config import MPOConfig
+    >>> budget_of(MPOConfig(ratio=0.29), 100)
+    29
+    """
+    if config.ratio is None:
+        most: int | None = config.max_params
+        return most
+    share: float = config.ratio
+    # Shares such as 0.29 have no exact binary form.
+    return math.floor(share * dense * (1 + 1e-12))
+
+
+def _check_limit(config: MPOConfig, limit: int, report: ParameterReport, least: int) -> None:
+    """Refuse a budget that is smaller than the smallest one possible, which is told."""
+    if limit >= least:
+        return
+    dense = report.dense
+    smallest = f"{math.ceil(1e6 * least / dense) / 1e6:g} ({least:,} of {dense:,} parameters)"
+    told = (
+        f"max_params must be at least {least:,}"
+        if config.ratio is None
+        else f"ratio must be at least {smallest}"
+    )
+    raise ConfigError(
+        f"{told} for this model and these targets, with all bonds 1, got "
+        f"{limit if config.ratio is None else config.ratio:,}. Raise it, or convert more of the "
+        "model: name targets, 'embedding' among them. Nothing was changed."
+    )
 
 
 def _cores(spec: BankSpec) -> int:
