@@ -368,7 +368,7 @@ class Bench:
 def rebuild_all(banks: list[Any], kind: torch.dtype, manner: Result, backward: bool) -> None:
     with torch.set_grad_enabled(backward):
         for bank in banks:
-            made = rebuild(bank.spec, bank._recipe, bank.cores(), kind, **manner)
+            made = rebuild(bank.spec, bank.recipe, bank.cores(), kind, **manner)
             if backward:
                 torch.autograd.backward(made, [torch.ones_like(matrix) for matrix in made])
                 bank.zero_grad()
@@ -378,11 +378,11 @@ def rebuild_errors(bank: Any) -> Result:
     """Return relative errors of the matrices: rounded once, and rebuilt in float16."""
     with torch.no_grad():
         wide = {name: tensor.double() for name, tensor in bank.cores().items()}
-        exact = rebuild(bank.spec, bank._recipe, wide, torch.float64)[0]
+        exact = rebuild(bank.spec, bank.recipe, wide, torch.float64)[0]
         found = {}
         for kind in (torch.float16, torch.bfloat16):
             for half in (False, True):
-                made = rebuild(bank.spec, bank._recipe, bank.cores(), kind, half=half)[0]
+                made = rebuild(bank.spec, bank.recipe, bank.cores(), kind, half=half)[0]
                 label = f"{'half' if half else 'exact'} {str(kind).removeprefix('torch.')}"
                 found[label] = float((made.double() - exact).norm() / exact.norm())
         found["cast float16"] = float((exact.half().double() - exact).norm() / exact.norm())

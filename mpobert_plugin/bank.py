@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mpobert_plugin.factorized import hand_cores
 from mpobert_plugin.fingerprint import fingerprint
+from mpobert_plugin.grouped import hand_groups
 from mpobert_plugin.halves import AUTOCAST_DEVICES
 from mpobert_plugin.kept import Kept, Trust
+from mpobert_plugin.once import Once
 from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.stacked import Place, StackedBank
+from mpobert_plugin.strategy import BY_GROUPS, Strategy
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Values
+    from mpobert_plugin.lazy import Lazy, Values
     from mpobert_plugin.spec import BankSpec
 
 
@@ -49,9 +53,9 @@ class MPOBank(StackedBank):
     ) -> None:
         super().__init__(spec, device, dtype)
         self.spec: BankSpec = spec
-        self.caching = True
-        self.recompute = True
-        self._recipe = recipe(spec)
+        self.strategy = Strategy()
+        self.once: Once | None = None
+        self.recipe = recipe(spec)
         self._one = replace(spec, central=(0,), auxiliary=(0,), errors=())
         self._one_recipe = recipe(self._one)
         self._cache: Kept | None = None
@@ -80,7 +84,9 @@ class MPOBank(StackedBank):
         """
         cores, dtype = self.cores(), self._compute_dtype()
         if not self._may_cache(cores):
-            return rebuild(self.spec, self._recipe, cores, dtype, **self._manner(cores))
+            if self.once is not None and _is_recorded_for(cores):
+                return self.once.weights(cores, dtype)
+            return rebuild(self.spec, self.recipe, cores, dtype, **self._manner(cores))
         trusted = self.trust.kept
         if trusted is not None and trusted.dtype == dtype:
             return trusted.weights
@@ -115,25 +121,43 @@ class MPOBank(StackedBank):
         if kept is None or not kept.fits(dtype, mark):
             # Tensors made under inference_mode could not be used in a later graph.
             with torch.inference_mode(False), torch.no_grad():
-                kept = Kept(dtype, mark, rebuild(self.spec, self._recipe, cores, dtype))
+                kept = Kept(dtype, mark, rebuild(self.spec, self.recipe, cores, dtype))
             self._cache = kept
         return kept
 
-    def all_values(self) -> Sequence[Values]:
-        """Return matrix and bias of every layer.
+    def all_values(self) -> Sequence[Values | Lazy]:
+        """Return matrix and bias of every layer, or how each does without.
 
         Returns
         -------
-        sequence of (Tensor, Tensor or None)
+        sequence of (Tensor, Tensor or None), or of Lazy
             In the order of the layers.
         """
-        weights = self.weights()
+        biases = self._biases()
+        name = self._strategy_now()
+        cores, dtype = self.cores(), self._compute_dtype()
+        if name == "factorized":
+            return hand_cores(self.spec, self._one, cores, self.slices(), dtype, biases)
+        if name not in BY_GROUPS:
+            return list(zip(self.weights(), biases, strict=True))
+        half, size = self._manner(cores)["half"], self.strategy.layers_of(name)
+        return hand_groups(self.spec, self.recipe, cores, dtype, biases, size=size, half=half)
+
+    def _biases(self) -> Sequence[Tensor | None]:
         if self.spec.bias is None:
-            return [(weight, None) for weight in weights]
+            return (None,) * self.spec.n_layers
         bias = self.tensors()["bias"]
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        biases = (bias if self.trust.kept is not None else bias.clone()).unbind(0)
-        return [(w, biases[k]) for w, k in zip(weights, self.spec.bias, strict=True)]
+        pieces = (bias if self.trust.kept is not None else bias.clone()).unbind(0)
+        return [pieces[number] for number in self.spec.bias]
+
+    def _strategy_now(self) -> str:
+        """Return the strategy of a forward as this one."""
+        # A graph that is traced or compiled as a whole has all matrices as values of its own.
+        if torch.compiler.is_compiling() or _is_traced() or self.once is not None:
+            return "batched"
+        recorded = _is_recorded_for(self.cores())
+        return self.strategy.training if self.training or recorded else self.strategy.evaluation
 
     def values_of(self, slot: int) -> Values:
         """Return matrix and bias of one layer; only its own matrix is rebuilt in training.
@@ -200,7 +224,7 @@ class MPOBank(StackedBank):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}
+        return {**self.__dict__, "_cache": None, "once": None}
 
     def cores(self) -> dict[str, Tensor]:
         """Return cores and adapters by name: what the matrices are made from.
@@ -214,16 +238,16 @@ class MPOBank(StackedBank):
 
     def _manner(self, cores: Mapping[str, Tensor]) -> dict[str, bool]:
         """Return how matrices are rebuilt: exactly and at once, unless a graph is recorded."""
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in cores.values())
+        recorded = _is_recorded_for(cores)
         on_gpu = cores["central"].device.type == "cuda"
         # A trace holds no function with a backward of its own.
-        recompute = recorded and self.recompute and not _is_traced()
+        recompute = recorded and self.strategy.training != "batched" and not _is_traced()
         return {"recompute": recompute, "half": recorded and on_gpu}
 
     def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
-        if self.training or not self.caching or torch.compiler.is_compiling():
+        if self.training or self.strategy.evaluation != "cached" or torch.compiler.is_compiling():
             return False
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in cores.values()):
+        if _is_recorded_for(cores):
             return False
         # Captured graphs and traces outlive a cache and must follow later changes.
         if _is_recorded(cores["central"].device):
@@ -249,6 +273,10 @@ class MPOBank(StackedBank):
         self.drop_cache()
         super()._apply(fn, recurse)
         return self
+
+
+def _is_recorded_for(cores: Mapping[str, Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in cores.values())
 
 
 def _is_recorded(device: torch.device) -> bool:

@@ -18,7 +18,7 @@ from mpobert_plugin.reader import Reader
 from mpobert_plugin.row_plans import lookup_plans, plan_for, product_plans
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Values
+    from mpobert_plugin.lazy import Values
     from mpobert_plugin.spec import BankSpec
     from mpobert_plugin.stacked import Place
 
@@ -71,7 +71,7 @@ class EmbeddingBank(MPOBank):
         self, spec: BankSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(spec, device, dtype)
-        rebuilding = self._recipe.multiply_adds
+        rebuilding = self.recipe.multiply_adds
         self.lookup_plans = lookup_plans(spec.core_shapes, rebuilding)
         self.product_plans = product_plans(spec.core_shapes, rebuilding, spec.rows, spec.cols)
         self.padding_idx: int | None = None
@@ -102,7 +102,8 @@ class EmbeddingBank(MPOBank):
             When the tensors of the bank are on several devices.
         """
         if ids is None and hidden is None:
-            return super().forward(slot)
+            self._check_devices()
+            return [self.values_of(0)]
         self._check_devices()
         if ids is not None:
             return [(self.look_up(ids), None)]

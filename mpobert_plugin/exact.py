@@ -13,7 +13,7 @@ from mpobert_plugin.errors import ConversionError
 
 if TYPE_CHECKING:
     from mpobert_plugin.adapter import AdaptedLinear
-    from mpobert_plugin.reader import Values
+    from mpobert_plugin.lazy import Values
     from mpobert_plugin.stacked import StackedBank
 
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Values
+    from mpobert_plugin.lazy import Lazy, Values
 
 
 class Slot(threading.local):
@@ -17,7 +17,7 @@ class Slot(threading.local):
 
     def __init__(self) -> None:
         # threading.local calls this once in every thread, so that the name is always there.
-        self.values: Values | None = None
+        self.values: Values | Lazy | None = None
 
     def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
         return Slot, ()

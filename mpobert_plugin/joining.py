@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from mpobert_plugin.halves import LONGEST_SUM, half_of, times
+
+# Central tensors, left and right chains, both parts of the adapters.
+Pieces: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch.compiler import is_compiling
 from torch.nn.functional import linear
 
+from mpobert_plugin.lazy import Lazy
 from mpobert_plugin.reader import Reader
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ class MPOLinear(Reader):
         Tensor
             (..., out_features).
         """
+        handed = self.handed
+        # A compiled graph has the matrix as a value of its own.
+        if isinstance(handed, Lazy) and handed.device == x.device and not is_compiling():
+            return handed.linear(x)
         weight, bias = self.values_beside(x)
         return linear(x, weight, bias)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from mpobert_plugin.errors import ConfigError, PlacementError
 from mpobert_plugin.handed import Slot
+from mpobert_plugin.lazy import Lazy, Values
 from mpobert_plugin.saved import uncounted
 
 if TYPE_CHECKING:
     from mpobert_plugin.stacked import StackedBank
-
-Values: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 class Reader(nn.Module):
@@ -49,17 +48,17 @@ class Reader(nn.Module):
         bank.readers.append(self)
 
     @property
-    def handed(self) -> Values | None:
+    def handed(self) -> Values | Lazy | None:
         """Weight and bias for the forward that runs in this thread; None outside a forward."""
         return self._slot.values
 
-    def hand(self, values: Values | None) -> None:
+    def hand(self, values: Values | Lazy | None) -> None:
         """Take weight and bias for the coming forward of this thread, or None after it.
 
         Parameters
         ----------
-        values : tuple of (Tensor, Tensor or None), or None
-            Weight and bias.
+        values : tuple of (Tensor, Tensor or None), Lazy or None
+            Weight and bias, or how to do without them.
         """
         self._slot.values = values
 
@@ -72,6 +71,9 @@ class Reader(nn.Module):
             Weight and bias.
         """
         handed = self.handed
+        if isinstance(handed, Lazy):
+            with uncounted():
+                return handed.values()
         if handed is not None:
             return handed
         with uncounted():
@@ -142,7 +144,7 @@ def slot_of(bank: StackedBank, layer: int) -> int:
     Examples
     --------
     >>> from mpobert_plugin.norm import MPONormBank
-    >>> from mpobert_plugin.spec import NormSpec
+    >>> from mpobert_plugin.norm_spec import NormSpec
     >>> slot_of(MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1))), 2)
     2
     """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mpobert_plugin.lazy import maker_of, parts_of
 from mpobert_plugin.reader import Reader
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpobert_plugin.reader import Values
+    from mpobert_plugin.lazy import Lazy, Parts, Values
 
 _FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
 
@@ -86,29 +88,41 @@ class CarryingCheckpoint:
         readers = [module for module in self.module.modules() if isinstance(module, Reader)]
         handed = [(reader, reader.handed) for reader in readers]
         given = [(reader, values) for reader, values in handed if values is not None]
-        run = _WithValues(function, [reader for reader, _ in given])
-        flat = [tensor for _, values in given for tensor in values]
-        return self.checkpoint(run, *flat, *args, **kwargs)
+        parts = [parts_of(values) for _, values in given]
+        makers = [maker_of(values) for _, values in given]
+        run = _WithValues(function, [reader for reader, _ in given], makers, [*map(len, parts)])
+        return self.checkpoint(run, *chain.from_iterable(parts), *args, **kwargs)
 
 
 class _WithValues:
     """A function that hands its first arguments to readers before it runs with the others."""
 
-    def __init__(self, function: Callable[..., Any], readers: Sequence[Reader]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        readers: Sequence[Reader],
+        makers: Sequence[Callable[[Parts], Values | Lazy]],
+        counts: Sequence[int],
+    ) -> None:
         self.function = function
         self.readers = readers
+        self.makers = makers
+        self.counts = counts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        count = 2 * len(self.readers)
-        values = list(zip(args[:count:2], args[1:count:2], strict=True))
+        stream = iter(args)
+        values = [
+            maker(tuple(islice(stream, count)))
+            for maker, count in zip(self.makers, self.counts, strict=True)
+        ]
         before = [reader.handed for reader in self.readers]
         try:
             self._hand(values)
-            return self.function(*args[count:], **kwargs)
+            return self.function(*stream, **kwargs)
         finally:
             # Also when a checkpoint stops the function early, by an exception.
             self._hand(before)
 
-    def _hand(self, values: Sequence[Values | None]) -> None:
+    def _hand(self, values: Sequence[Values | Lazy | None]) -> None:
         for reader, value in zip(self.readers, values, strict=True):
             reader.hand(value)

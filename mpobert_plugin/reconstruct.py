@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.halves import HALF, exact
-from mpobert_plugin.joining import Joining, fits_half, join
+from mpobert_plugin.joining import Joining, Pieces, fits_half, join
 from mpobert_plugin.rejoin import Rejoin
 from mpobert_plugin.spec import BankSpec
 
@@ -146,12 +146,32 @@ def stacked(
     """
     joining = joining_of(spec, how, dtype, half=half)
     with exact(tensors["central"].device.type):
-        left, right = chains(spec, how, tensors)
-        central = tensors["central"] if joining.half else _widened(tensors["central"])
-        up, down = (_widened(tensors[k]) if k in tensors else None for k in _ADAPTER)
-        operands = (central, left, right, up, down, joining)
+        operands = operands_of(spec, how, tensors, joining)
         # torch leaves this method without types.
-        return Rejoin.apply(*operands) if recompute else join(*operands)  # type: ignore[no-untyped-call]
+        return Rejoin.apply(*operands, joining) if recompute else join(*operands, joining)  # type: ignore[no-untyped-call]
+
+
+def operands_of(
+    spec: BankSpec, how: Recipe, tensors: Mapping[str, Tensor], joining: Joining
+) -> Pieces:
+    """Return what is joined to the matrices of a bank.
+
+    Parameters
+    ----------
+    spec, how, tensors
+        As for `rebuild`.
+    joining : Joining
+        Sizes and order.
+
+    Returns
+    -------
+    tuple of (Tensor or None)
+        Central tensors, left and right chains of each matrix, both parts of the adapters.
+    """
+    left, right = chains(spec, how, tensors)
+    central = tensors["central"] if joining.half else _widened(tensors["central"])
+    up, down = (_widened(tensors[k]) if k in tensors else None for k in _ADAPTER)
+    return central, left, right, up, down
 
 
 def joining_of(spec: BankSpec, how: Recipe, dtype: torch.dtype, *, half: bool = False) -> Joining:

@@ -84,6 +84,40 @@ class Rejoin(torch.autograd.Function):
         return (*found, *adapters, None)
 
 
+class Promise(Rejoin):
+    """A tensor that takes no memory and stands for the matrices in a graph.
+
+    Its values are zeros; the gradient of the matrices is given to it, and goes on to the operands.
+
+    Examples
+    --------
+    >>> how = Joining((1,), (1, 2, 1), (1, 2, 1), 2, 2, True, (0,), 0.0, torch.float32)
+    >>> core = torch.ones(1, 1, 2, 2, 1, requires_grad=True)
+    >>> promise = Promise.apply(core, None, None, None, None, how)
+    >>> promise.backward(torch.ones(1, 2, 2))
+    >>> promise.untyped_storage().nbytes(), core.grad.sum().item()
+    (4, 4.0)
+    """
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        """Return zeros in the place of the matrices.
+
+        Parameters
+        ----------
+        *inputs
+            As `join` takes them.
+
+        Returns
+        -------
+        Tensor
+            (outputs, rows, cols), all in one place of memory.
+        """
+        central, how = inputs[0], inputs[-1]
+        zero = torch.zeros(1, 1, 1, dtype=how.dtype, device=central.device)
+        return zero.expand(len(how.outputs), how.rows, how.cols)
+
+
 def _adapter_gradients(
     grad: Tensor, up: Tensor | None, down: Tensor | None, how: Joining
 ) -> tuple[Tensor | None, Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from mpobert_plugin.kept import Together, look
 from mpobert_plugin.locate import BANKS, base_of, check_model
 from mpobert_plugin.recompute import carry_values
 from mpobert_plugin.stacked import StackedBank
+from mpobert_plugin.uncompiled import no_graph_of_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +128,8 @@ def set_cache(model: object, enabled: bool) -> None:
     """
     for bank in banks_of(model).stacked():
         if isinstance(bank, MPOBank):
-            bank.caching = bool(enabled)
+            evaluation = "cached" if enabled else "batched"
+            bank.strategy = replace(bank.strategy, evaluation=evaluation)
             bank.drop_cache()
 
 
@@ -156,6 +159,7 @@ def remove_hooks(base: nn.Module) -> None:
             base._forward_hooks_always_called.pop(number, None)
 
 
+@no_graph_of_its_own
 def hand_out(base: nn.Module, _args: Any) -> None:
     """Hand out the values of all banks; the forward pre-hook of a base model.
 
@@ -172,6 +176,7 @@ def hand_out(base: nn.Module, _args: Any) -> None:
         bank.hand_out()
 
 
+@no_graph_of_its_own
 def take_back(base: nn.Module, _args: Any, _output: Any) -> None:
     """Take back the values of all banks; the forward hook of a base model, also after errors.
 

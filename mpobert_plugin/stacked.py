@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from mpobert_plugin.errors import PlacementError
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Reader, Values
-    from mpobert_plugin.spec import BankSpec, NormSpec
+    from mpobert_plugin.lazy import Lazy, Values
+    from mpobert_plugin.norm_spec import NormSpec
+    from mpobert_plugin.reader import Reader
+    from mpobert_plugin.spec import BankSpec
 
 Place: TypeAlias = torch.device | str | None
 
@@ -66,7 +68,7 @@ class StackedBank(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} must say which slice a layer uses.")
 
-    def all_values(self) -> Sequence[Values]:
+    def all_values(self) -> Sequence[Values | Lazy]:
         """Return weight and bias of every layer.
 
         Returns
@@ -76,7 +78,7 @@ class StackedBank(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} must say what the layers read.")
 
-    def values_of(self, slot: int) -> Values:
+    def values_of(self, slot: int) -> Values | Lazy:
         """Return weight and bias of one layer that is called by itself.
 
         Parameters
@@ -91,7 +93,7 @@ class StackedBank(nn.Module):
         """
         return self.all_values()[slot]
 
-    def forward(self, slot: int | None = None) -> Sequence[Values]:
+    def forward(self, slot: int | None = None) -> Sequence[Values | Lazy]:
         """Return the values of all layers, or of one that is called by itself.
 
         Readers get their values through a call of the bank, so that hooks on the bank see every

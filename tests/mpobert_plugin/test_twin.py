@@ -93,5 +93,5 @@ def test_shapes_where_the_right_chain_comes_first(sharing):
     model = mp.convert(
         tiny_bert().double(), sharing=sharing, fit="mean", targets=["ffn_in"], shapes=shapes
     )
-    assert not model.bert.mpo["ffn_in"]._recipe.left_first
+    assert not model.bert.mpo["ffn_in"].recipe.left_first
     check_twin(model)

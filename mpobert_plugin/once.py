@@ -1,0 +1,142 @@
+"""Once: the matrices of a bank as leaves, whose gradients add up before they reach the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mpobert_plugin.errors import ChangedTensorError
+from mpobert_plugin.halves import HALF, exact
+from mpobert_plugin.joining import Joining, Pieces, join
+from mpobert_plugin.reconstruct import Recipe, joining_of, operands_of
+from mpobert_plugin.rejoin import Promise
+from mpobert_plugin.spec import BankSpec
+
+
+class Leaf:
+    """Matrices that stand at the end of several graphs, and the one way from them to the cores.
+
+    Parameters
+    ----------
+    operands : tuple of (Tensor or None)
+        The five of `join`, with the graph that leads to the cores.
+    how : Joining
+        How the matrices are rebuilt.
+    half : bool
+        Whether the way back may be computed in float16 with sums in float32.
+    """
+
+    def __init__(self, operands: Pieces, how: Joining, half: bool) -> None:
+        with torch.no_grad():
+            made = join(*operands, how)
+        self.matrices = made.requires_grad_()
+        wide = replace(how, dtype=torch.float32, half=half) if how.dtype in HALF else how
+        # torch leaves this method without types.
+        self.promise: Tensor = Promise.apply(*operands, wide)  # type: ignore[no-untyped-call]
+        self.total: Tensor | None = None
+        if how.dtype in HALF:
+            # torch leaves this method without types.
+            self.matrices.register_post_accumulate_grad_hook(self._add)  # type: ignore[no-untyped-call]
+
+    def _add(self, leaf: Tensor) -> None:
+        """Add a gradient in half precision to the sum, which is wide as those of parameters are."""
+        gradient, leaf.grad = leaf.grad, None
+        if gradient is not None:
+            self.total = gradient.float() if self.total is None else self.total.add_(gradient)
+
+    def gradient(self) -> Tensor | None:
+        """Return the sum of the gradients so far.
+
+        Returns
+        -------
+        Tensor or None
+            (outputs, rows, cols); None before the first backward.
+        """
+        return self.matrices.grad if self.total is None else self.total
+
+
+class Once:
+    """The leaves of one bank during one accumulation, one for each element type.
+
+    Parameters
+    ----------
+    spec : BankSpec
+        Sizes and layer maps.
+    how : Recipe
+        How the bank is rebuilt.
+    exactly : bool
+        Whether matrices in half precision are rebuilt in float32 and rounded once.
+    """
+
+    def __init__(self, spec: BankSpec, how: Recipe, exactly: bool) -> None:
+        self.spec = spec
+        self.how = how
+        self.exactly = exactly
+        self.leaves: dict[torch.dtype, Leaf] = {}
+        self._versions: list[int] = []
+
+    def weights(self, cores: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the matrix of every layer; rebuilt at the first call.
+
+        Parameters
+        ----------
+        cores : mapping of str to Tensor
+            Stacked tensors by name.
+        dtype : torch.dtype
+            Element type of the matrices.
+
+        Returns
+        -------
+        tuple of Tensor
+            (rows, cols) each, parts of a leaf.
+        """
+        if not self.leaves:
+            self._versions = [tensor._version for tensor in cores.values()]
+        leaf = self.leaves.get(dtype)
+        if leaf is None:
+            on_gpu = cores["central"].device.type == "cuda"
+            joining = joining_of(self.spec, self.how, dtype, half=on_gpu)
+            forward = replace(joining, half=joining.half and not self.exactly)
+            with exact(cores["central"].device.type):
+                operands = operands_of(self.spec, self.how, cores, forward)
+                leaf = self.leaves[dtype] = Leaf(operands, forward, joining.half)
+        numbers = range(self.spec.n_layers) if self.spec.adapter_rank else self.how.matrix_of_layer
+        each = leaf.matrices.unbind(0)
+        return tuple(each[number] for number in numbers)
+
+    def check(self, cores: Mapping[str, Tensor]) -> None:
+        """Refuse to go on when a tensor was modified since the matrices were rebuilt.
+
+        Parameters
+        ----------
+        cores : mapping of str to Tensor
+            Stacked tensors by name.
+
+        Raises
+        ------
+        ChangedTensorError
+            When one was; the bank and the tensor are told.
+        """
+        now = {name: tensor._version for name, tensor in cores.items()}
+        for (name, version), before in zip(now.items(), self._versions, strict=bool(self.leaves)):
+            if version != before:
+                raise ChangedTensorError(
+                    f"the tensors of the banks must not be modified while gradients are "
+                    f"accumulated, got version {version} of {name!r} in bank {self.spec.name!r} "
+                    f"after {before}. Call optimizer.step() after the block of "
+                    "mpobert_plugin.accumulate."
+                )
+
+    def ends(self) -> list[tuple[Tensor, Tensor]]:
+        """Return where the way back begins, with the gradients to begin with.
+
+        Returns
+        -------
+        list of (Tensor, Tensor)
+            For ``torch.autograd.backward``.
+        """
+        found = [(leaf.promise, leaf.gradient()) for leaf in self.leaves.values()]
+        return [(promise, total) for promise, total in found if total is not None]
