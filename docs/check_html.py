@@ -14,7 +14,7 @@ PACKAGES = ("tensornet", "mpobert_plugin")
 UNRENDERED = (":param", ":math:", ":ref:", ":class:", ":func:", ":term:", "{term}", "\\(", "``")
 
 # Abbreviations that a page may use: defined in the glossary, or known to every reader.
-KNOWN = {"ALBERT", "BERT", "MPO", "MPOBERT", "MPOs", "SVD", "SVDs", "TT"}
+KNOWN = {"ALBERT", "BERT", "MPO", "MPOBERT", "MPOs", "PEFT", "SVD", "SVDs", "TT"}
 KNOWN |= {"API", "CI", "CPU", "CUDA", "GPU", "JSON", "MIT", "PNG", "QR", "URL"}
 ABBREVIATION = re.compile(r"\b[A-Z]{2,}s?\b")
 

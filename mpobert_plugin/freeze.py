@@ -47,8 +47,9 @@ def freeze(model: PreTrainedModel, train: str | Iterable[str]) -> dict[str, int]
 
     References
     ----------
-    Liu et al., "Enabling Lightweight Fine-tuning for Pre-trained Language Model Compression based
-    on Matrix Product Operators", ACL 2021.
+    P. Liu, Z.-F. Gao, W. X. Zhao, Z.-Y. Xie, Z.-Y. Lu and J.-R. Wen, "Enabling lightweight
+    fine-tuning for pre-trained language model compression based on matrix product operators",
+    2021.
 
     Examples
     --------
