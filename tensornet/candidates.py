@@ -53,6 +53,18 @@ class Candidate:
         """(row_dims, col_dims), as :func:`tensornet.mpo` takes them; None for dense."""
         return None if self.layout is None else (self.layout.row_dims, self.layout.col_dims)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the candidate ready for JSON."""
+        return {
+            "kind": self.kind,
+            "row_dims": None if self.layout is None else list(self.layout.row_dims),
+            "col_dims": None if self.layout is None else list(self.layout.col_dims),
+            "bonds": list(self.bonds),
+            "n_params": self.n_params,
+            "relative_error": self.relative_error,
+            "multiply_adds": self.multiply_adds,
+        }
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -121,6 +133,23 @@ class SearchResult:
         shape = best.layout.n_sites if best.layout.padded else best.shape
         used = None if best.kind == SVD else metric
         return mpo(W, shape, bonds=best.bonds, metric=used)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the search ready for JSON.
+
+        Examples
+        --------
+        >>> dense = Candidate("dense", None, (), 64, 0.0, 64)
+        >>> SearchResult((dense,), (8, 8), ("rtol", 0.1), 1, False).to_json()["limit"]
+        {'rtol': 0.1}
+        """
+        return {
+            "matrix_shape": list(self.matrix_shape),
+            "limit": dict([self.limit]),
+            "batch": self.batch,
+            "in_metric": self.in_metric,
+            "candidates": [row.to_json() for row in self.rows],
+        }
 
     def __str__(self) -> str:
         rows, cols = self.matrix_shape

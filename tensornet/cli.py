@@ -69,9 +69,24 @@ def decompose(
     max_bond: MaxBond = None,
     rtol: Rtol = None,
     ratio: Ratio = None,
+    max_params: Annotated[
+        int | None,
+        typer.Option(help="Elements of the whole file, at most; reads every matrix twice."),
+    ] = None,
     include: Annotated[list[str], typer.Option(help="Names to decompose; repeatable.")] = ["*"],  # noqa: B006
     exclude: Annotated[list[str], typer.Option(help="Names to leave; repeatable.")] = [],  # noqa: B006
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            help="Factors of rows and columns, such as 4,4,4,4,3x4,4,4,4,3, for matrices of that "
+            "size (repeatable); or the number of sites of all others."
+        ),
+    ] = [],  # noqa: B006
     sites: Annotated[int, typer.Option(help="Number of sites of a chain.")] = 5,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Element type of the cores: float64, float32, float16, bfloat16."),
+    ] = None,
     min_size: Annotated[int, typer.Option(help="Leave matrices with a smaller side.")] = 16,
     keep_larger: Annotated[
         bool, typer.Option("--keep-larger", help="Store chains larger than their matrix too.")
@@ -87,8 +102,20 @@ def decompose(
     with _said(f"Run the same command again to go on; what is done is in {out}.parts."):
         from tensornet.streaming import Options, decompose_file
 
+        shapes = [_factors(text) for text in shape if not text.isdecimal()]
+        numbers = [int(text) for text in shape if text.isdecimal()]
         options = Options(
-            max_bond, rtol, ratio, tuple(include), tuple(exclude), sites, min_size, keep_larger
+            max_bond=max_bond,
+            rtol=rtol,
+            ratio=ratio,
+            include=tuple(include),
+            exclude=tuple(exclude),
+            sites=numbers[-1] if numbers else sites,
+            min_size=min_size,
+            keep_larger=keep_larger,
+            shapes=tuple(shapes),
+            dtype=dtype,
+            max_params=max_params,
         )
         with _progress("decomposing") as progress:
             summary = decompose_file(source, out, options, overwrite=overwrite, progress=progress)
@@ -123,6 +150,7 @@ def search(
     max_params: Annotated[int | None, typer.Option(help="Parameters to spend, at most.")] = None,
     rtol: Rtol = None,
     ratio: Ratio = None,
+    as_json: AsJson = False,
 ) -> None:
     """Rank chains of many shapes, the plain SVD and the dense matrix for one matrix."""
     with _said("Nothing was changed."):
@@ -140,7 +168,7 @@ def search(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the table says it already
             found = tn.search_shape(entry.matrix(), max_params=max_params, rtol=rtol)
-        typer.echo(str(found))
+        _show(found, as_json)
 
 
 @app.command()
@@ -228,6 +256,14 @@ def _named(entries: dict[str, Any], name: str) -> Any:
         given = f"{entry.dtype} of shape {entry.shape}"
         raise ShapeError(complaint("name", "be that of a matrix", given))
     return entry
+
+
+def _factors(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*x[1-9]\d*(,[1-9]\d*)*", text):
+        expected = "be a number of sites, or look like 4,4,3x4,4,3"
+        raise ShapeError(complaint("shape", expected, repr(text)))
+    rows, cols = (tuple(int(d) for d in side.split(",")) for side in text.split("x"))
+    return rows, cols
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from tensornet.checks import storage_error
 from tensornet.decompose import mpo
-from tensornet.errors import NonFiniteError, OptionError, ToleranceError, complaint
-from tensornet.layout import MatrixLayout, matrix_layout
+from tensornet.errors import NonFiniteError, ToleranceError
 from tensornet.network import MPO
+from tensornet.streaming.element_type import (
+    CODES,
+    check_kept,
+    prepared,
+    raw,
+    room,
+    rounded_error,
+    rounds,
+)
 from tensornet.streaming.options import Options
-from tensornet.streaming.source import FLOATS, Entry, narrowed, widened
+from tensornet.streaming.source import FLOATS, Entry
 from tensornet.streaming.summary import Row
 from tensornet.streaming.target import Piece
 
-_BLOCK = 1 << 18
 
-
-def treat(name: str, entry: Entry, options: Options) -> tuple[Row, list[Piece]]:
+def treat(
+    name: str, entry: Entry, options: Options, bonds: tuple[int, ...] | None = None
+) -> tuple[Row, list[Piece]]:
     """Return what became of a tensor, and the cores to write if it was decomposed.
+
+    ``bonds`` are those that a budget for the whole file gives it, if there is one.
 
     Raises
     ------
@@ -35,7 +41,7 @@ def treat(name: str, entry: Entry, options: Options) -> tuple[Row, list[Piece]]:
     if reason:
         return left(name, entry, reason), []
     try:
-        network, error = _chain(entry, options)
+        network, error = _chain(entry, options, bonds)
     except (NonFiniteError, ToleranceError) as problem:
         remedy = "Exclude it to leave it as it is; what is done is kept."
         raise type(problem)(f"{name}: {problem} {remedy}") from problem
@@ -43,9 +49,9 @@ def treat(name: str, entry: Entry, options: Options) -> tuple[Row, list[Piece]]:
         return left(name, entry, "its budget is below the smallest chain"), []
     if network.n_params >= entry.n_elements and not options.keep_larger:
         return left(name, entry, f"no smaller as a chain ({network.n_params:,})"), []
-    row = _row(name, entry, network, error)
+    row = _row(name, entry, network, error, _stored_in(entry, options))
     return row, [
-        _piece(*each, entry.dtype) for each in zip(row.core_names, network.cores, strict=True)
+        _piece(*each, row.dtype) for each in zip(row.core_names, network.cores, strict=True)
     ]
 
 
@@ -67,70 +73,42 @@ def left(name: str, entry: Entry, reason: str) -> Row:
     return Row(name, entry.dtype, entry.shape, entry.n_elements, entry.n_elements, reason)
 
 
-def _chain(entry: Entry, options: Options) -> tuple[MPO | None, float]:
+def _chain(
+    entry: Entry, options: Options, bonds: tuple[int, ...] | None
+) -> tuple[MPO | None, float]:
     """Return the network and its relative error; None where the budget is too small for any."""
-    matrix = entry.matrix()
+    layout, dtype = options.layout(entry.shape), _stored_in(entry, options)
     budget = options.budget(entry.n_elements)
-    if budget is not None and budget < _smallest(mpo_layout(entry, options)):
+    if budget is not None and budget < sum(layout.site_dims):
         return None, 0.0
-    rtol = options.rtol
-    if rtol is not None and entry.dtype == "BF16":
-        rtol = _room(rtol, options.sites)
+    matrix = prepared(entry.matrix(), dtype)
+    rtol, rounded = options.rtol, rounds(matrix, dtype)
     network = mpo(
         matrix,
-        options.sites,
+        layout,
         max_bond=options.max_bond,
-        rtol=rtol,
+        rtol=room(rtol, layout.n_sites, dtype) if rtol is not None and rounded else rtol,
         max_params=budget,
+        bonds=bonds,
         # One core of a half precision chain cannot hold the norm of every matrix; all can.
-        gauge="symmetric" if entry.dtype in ("F16", "BF16") else "central",
+        gauge="symmetric" if dtype in ("F16", "BF16") else "central",
     )
-    if entry.dtype != "BF16":
-        certificate = network.certificate
-        return network, 0.0 if certificate is None else certificate.relative_error
-    # numpy has no bfloat16: the cores are rounded here, and what that costs is measured.
-    layout = network.layout
-    rounded = MPO([widened(narrowed(core)) for core in network.cores], layout.rows, layout.cols)
-    error = _distance(rounded.to_matrix(), matrix)
-    if options.rtol is not None and error > options.rtol:
-        given = f"{options.rtol}, with {error:.3g} after rounding to bfloat16"
-        raise ToleranceError(complaint("rtol", "be kept by the stored cores", given))
-    return rounded, error
+    if rounded:  # here, not in mpo, and what that costs is measured
+        error = rounded_error(network, matrix, dtype)
+        check_kept(error, options.rtol, dtype)
+        return network, error
+    certificate = network.certificate
+    return network, 0.0 if certificate is None else certificate.relative_error
 
 
-def _distance(found: Any, matrix: np.ndarray[Any, Any]) -> float:
-    """Return |found - matrix| / |matrix|, summed in float64 a few rows at a time."""
-    squared = norm = 0.0
-    step = max(_BLOCK // matrix.shape[1], 1)
-    for start in range(0, matrix.shape[0], step):
-        block = matrix[start : start + step].astype(np.float64)
-        norm += float(np.vdot(block, block))
-        block -= found[start : start + step]
-        squared += float(np.vdot(block, block))
-    return math.sqrt(squared / norm) if norm else 0.0
+def _stored_in(entry: Entry, options: Options) -> str:
+    return entry.dtype if options.dtype is None else CODES[options.dtype]
 
 
-def mpo_layout(entry: Entry, options: Options) -> MatrixLayout:
-    """Return the layout of a matrix in balanced sites."""
-    return matrix_layout(entry.shape[0], entry.shape[1], options.sites)
-
-
-def _smallest(layout: MatrixLayout) -> int:
-    return sum(layout.site_dims)
-
-
-def _room(rtol: float, sites: int) -> float:
-    cost = 1.2 * storage_error("bfloat16", sites)
-    if rtol <= 2 * cost:
-        remedy = "Cores in bfloat16 come no closer."
-        raise ToleranceError(complaint("rtol", f"be above {2 * cost:.2g}", rtol, remedy))
-    return rtol - cost
-
-
-def _row(name: str, entry: Entry, network: MPO, error: float) -> Row:
+def _row(name: str, entry: Entry, network: MPO, error: float, dtype: str) -> Row:
     return Row(
         name=name,
-        dtype=entry.dtype,
+        dtype=dtype,
         shape=entry.shape,
         dense=entry.n_elements,
         stored=network.n_params,
@@ -142,10 +120,8 @@ def _row(name: str, entry: Entry, network: MPO, error: float) -> Row:
 
 
 def _piece(name: str, core: Any, dtype: str) -> Piece:
-    raw = narrowed(core) if dtype == "BF16" else np.ascontiguousarray(core)
-    if dtype != "BF16" and raw.dtype.itemsize != {"F64": 8, "F32": 4, "F16": 2}[dtype]:
-        raise OptionError(complaint("the cores", f"be {dtype}", raw.dtype))
-    little = raw.astype(raw.dtype.newbyteorder("<"), copy=False)
+    stored = raw(core, dtype)
+    little = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
 
     def chunks() -> Iterator[bytes]:
         yield little.tobytes()

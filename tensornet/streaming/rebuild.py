@@ -12,10 +12,11 @@ import numpy as np
 
 from tensornet.errors import FileFormatError, OptionError, complaint
 from tensornet.network import MPO
+from tensornet.streaming.shared_budget import Progress
 from tensornet.streaming.source import Entry, Shard, narrowed, open_source
 from tensornet.streaming.summary import RECORD, Row, Summary, chains_of
 from tensornet.streaming.target import Piece, copied, write_pieces
-from tensornet.streaming.work import Progress, checked_target, shard_targets, write_index
+from tensornet.streaming.work import checked_target, shard_targets, write_index
 
 
 def reconstruct_file(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +15,7 @@ from tensornet.errors import FileAccessError, FileFormatError, OptionError, comp
 from tensornet.streaming.matrix import left, treat, unfit
 from tensornet.streaming.options import Options
 from tensornet.streaming.parts import Parts
+from tensornet.streaming.shared_budget import Bonds, Progress, shared_bonds
 from tensornet.streaming.source import INDEX, Entry, Shard, Source, open_source
 from tensornet.streaming.summary import (
     VERSION,
@@ -24,8 +26,6 @@ from tensornet.streaming.summary import (
     recorded,
 )
 from tensornet.streaming.target import Piece, copied, write_pieces
-
-Progress = Callable[[int, int, str], None]
 
 
 def decompose_file(
@@ -38,9 +38,12 @@ def decompose_file(
 ) -> Summary:
     """Return what became of each tensor of a safetensors file, after writing its chains.
 
-    One matrix is in memory at a time. Finished parts are kept in a folder named like ``out``
-    with ``.parts`` until all are put together, and an interrupted run goes on from there when it
-    is called again with the same source and limits; other tensors may be selected. Tensors that
+    One matrix is in memory at a time. With ``max_params`` every matrix is read twice: for its
+    spectra, from which all bonds are chosen together, and to be decomposed.
+
+    Finished parts are kept in a folder named like ``out`` with ``.parts`` until all are put
+    together, and an interrupted run goes on from there when it is called again with the same
+    source and limits; other tensors may be selected, but not with ``max_params``. Tensors that
     are not decomposed are copied bit for bit, chains of an earlier call among them. The cores of
     ``name`` are called ``name.core_0`` and so on; the header says how they belong together, and
     :func:`reconstruct_file` reads it.
@@ -76,6 +79,7 @@ def decompose_file(
     found = open_source(source)
     earlier = chains_of(found)
     check_patterns(found, options)
+    check_shapes(found, options)
     _check_names(found, options)
     out = files.writable_target(out)
     plan = {"version": VERSION, "source": found.fingerprint, **options.limits()}
@@ -83,7 +87,7 @@ def decompose_file(
     # What stands there already may be the half of a result that was being put together.
     target = checked_target(found, Path(source), out, overwrite=overwrite or parts.whole)
     parts.begin(overwrite=overwrite)
-    rows = dict(_rows(found, options, parts, progress))
+    rows = dict(_rows(found, options, parts, progress, _bonds(found, options, progress)))
     parts.complete()
     for shard, path in zip(found.shards, shard_targets(found, target), strict=True):
         own = [rows[name] for name in shard.entries]
@@ -147,23 +151,36 @@ def write_index(source: Source, target: Path) -> None:
 
 
 def _rows(
-    source: Source, options: Options, parts: Parts, progress: Progress | None
+    source: Source, options: Options, parts: Parts, progress: Progress | None, bonds: Bonds | None
 ) -> Iterator[tuple[str, Row]]:
     entries = source.entries
     for done, (name, entry) in enumerate(entries.items()):
         if progress is not None:
             progress(done, len(entries), name)
         reason = unfit(name, entry, options)
+        own = None if bonds is None else bonds.get(name)
+        if bonds is not None and own is None and not reason:
+            reason = "the budget serves better elsewhere"
         if reason:
             yield name, left(name, entry, reason)
         else:
-            yield name, parts.row(name) or _new_row(name, entry, options, parts)
+            yield name, parts.row(name) or _new_row(name, entry, options, parts, own)
     if progress is not None:
         progress(len(entries), len(entries), "")
 
 
-def _new_row(name: str, entry: Entry, options: Options, parts: Parts) -> Row:
-    row, pieces = treat(name, entry, options)
+def _bonds(source: Source, options: Options, progress: Progress | None) -> Bonds | None:
+    if options.max_params is None:
+        return None
+    entries = source.entries
+    fit = [name for name, entry in entries.items() if not unfit(name, entry, options)]
+    return shared_bonds(entries, fit, options, progress)
+
+
+def _new_row(
+    name: str, entry: Entry, options: Options, parts: Parts, bonds: tuple[int, ...] | None
+) -> Row:
+    row, pieces = treat(name, entry, options, bonds)
     parts.keep(row, pieces)
     return row
 
@@ -186,12 +203,34 @@ def check_patterns(source: Source, options: Options) -> None:
             raise OptionError(complaint(argument, expected, repr(pattern), remedy))
 
 
+def check_shapes(source: Source, options: Options) -> None:
+    """Refuse a shape that is for no selected matrix: it is misspelt.
+
+    Raises
+    ------
+    OptionError
+        If there is one; says which sizes there are.
+    """
+    sizes = {e.shape for name, e in source.entries.items() if not unfit(name, e, options)}
+    for rows, cols in options.shapes:
+        size = (math.prod(rows), math.prod(cols))
+        if size not in sizes:
+            there = ", ".join("x".join(map(str, one)) for one in sorted(sizes)[:4]) or "none"
+            expected = "multiply to the size of a selected matrix"
+            given = f"{size[0]}x{size[1]}"
+            raise OptionError(complaint("shapes", expected, given, f"Sizes there: {there}."))
+
+
 def _check_names(source: Source, options: Options) -> None:
     entries = source.entries
     for name, entry in entries.items():
         if unfit(name, entry, options):
             continue
-        clash = [core for core in core_names(name, options.sites) if core in entries]
+        clash = [
+            core
+            for core in core_names(name, options.layout(entry.shape).n_sites)
+            if core in entries
+        ]
         if clash:
             given, remedy = f"a tensor {clash[0]!r} already", "Exclude it."
             raise FileFormatError(complaint("source", f"leave room for {name}", given, remedy))

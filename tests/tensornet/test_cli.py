@@ -48,9 +48,31 @@ def test_decompose_inspect_reconstruct(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "limits must name max_bond, rtol or ratio, got none"),
+        ([], "limits must name max_bond, rtol, ratio or max_params, got none"),
         (["--ratio", "7"], "ratio must be a number in (0, 1], got 7.0"),
         (["--max-bond", "0"], "max_bond must be an integer of at least 1, got 0"),
+        (
+            ["--max-params", "90", "--rtol", "0.1"],
+            "limits must not name max_params with another one, got rtol and max_params",
+        ),
+        (["--max-params", "0"], "max_params must be an integer of at least 1, got 0"),
+        (
+            ["--max-params", "20"],
+            "max_params must be at least 35, got 20, where tensors that stay as they are take 3",
+        ),
+        (
+            ["--ratio", "0.5", "--shape", "8x4x2"],
+            "shape must be a number of sites, or look like 4,4,3x4,4,3, got '8x4x2'",
+        ),
+        (
+            ["--ratio", "0.5", "--shape", "8,4x8,8"],
+            "shapes must multiply to the size of a selected matrix, got 32x64. Sizes there: 64x64.",
+        ),
+        (
+            ["--ratio", "0.5", "--shape", "8,8x8,8", "--shape", "4,16x8,8"],
+            "shapes must have one for each size, got two of 64 x 64",
+        ),
+        (["--ratio", "0.5", "--dtype", "int8"], "dtype must be one of 'float64', 'float32'"),
     ],
 )
 def test_errors_are_one_line(model, tmp_path, options, text):
@@ -59,6 +81,41 @@ def test_errors_are_one_line(model, tmp_path, options, text):
     assert text in done.stderr
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_shape_of_ones_own_and_a_number_of_sites(model, tmp_path):
+    own, two = tmp_path / "own.safetensors", tmp_path / "two.safetensors"
+    done = run("decompose", model, "-o", own, "--rtol", "1e-3", "--shape", "2,32x32,2", "--json")
+    rows = {row["name"]: row for row in json.loads(done.stdout)["tensors"]}
+    assert (rows["w"]["row_dims"], rows["w"]["col_dims"]) == ([2, 32], [32, 2])
+    assert load_file(own)["w.core_1"].shape[1:3] == (32, 2)
+    assert run("decompose", model, "-o", two, "--rtol", "1e-3", "--shape", "2").exit_code == 0
+    assert load_file(two)["w.core_0"].shape[1:3] == (8, 8)
+
+
+def test_cores_in_an_element_type_of_ones_own(model, tmp_path):
+    out = tmp_path / "o.safetensors"
+    done = run(
+        "decompose", model, "-o", out, "--rtol", "0.01", "--dtype", "float16", "--sites", "2"
+    )
+    assert done.exit_code == 0, done.output
+    assert load_file(out)["w.core_0"].dtype == np.float16
+
+
+def test_one_budget_for_the_whole_file(model, tmp_path):
+    out = tmp_path / "o.safetensors"
+    done = run("decompose", model, "-o", out, "--max-params", "400", "--json")
+    assert json.loads(done.stdout)["stored"] <= 400
+    assert sum(a.size for a in load_file(out).values()) <= 400
+
+
+def test_search_as_json(model):
+    found = json.loads(run("search", model, "--name", "w", "--ratio", "0.2", "--json").stdout)
+    assert found["limit"] == {"max_params": 819}
+    assert found["matrix_shape"] == [64, 64]
+    best = found["candidates"][0]
+    assert best["n_params"] <= 819
+    assert set(best) >= {"kind", "row_dims", "col_dims", "bonds", "relative_error"}
 
 
 def test_a_missing_file(tmp_path):

@@ -218,7 +218,7 @@ def test_bad_values_are_named_and_nothing_is_lost(tmp_path, value):
 
 
 OPTIONS = [
-    ({}, errors.OptionError, "limits must name max_bond, rtol or ratio, got none"),
+    ({}, errors.OptionError, "limits must name max_bond, rtol, ratio or max_params, got none"),
     ({"rtol": 0.1, "ratio": 0.1}, errors.OptionError, "not name both rtol and ratio"),
     ({"ratio": 0}, errors.OptionError, r"ratio must be a number in \(0, 1\], got 0"),
     ({"ratio": 1.5}, errors.OptionError, "got 1.5. It is stored / dense"),
