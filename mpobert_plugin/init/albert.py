@@ -10,20 +10,34 @@ import torch
 
 from mpobert_plugin.config import option_names
 from mpobert_plugin.convert import convert_with, merge_options
-from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, MPOBertWarning
+from mpobert_plugin.errors import (
+    ConfigError,
+    ConversionError,
+    ModelTypeError,
+    MPOBertWarning,
+    did_you_mean,
+)
+from mpobert_plugin.init.stable import DEEP_INITS, Deep, check_scale
 from mpobert_plugin.locate import check_model, family_of, is_converted, repeated_layers
-from mpobert_plugin.options import own_integer, refuse_unknown
+from mpobert_plugin.options import check_integer, own_integer, refuse_unknown
 from mpobert_plugin.plain import check_forward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transformers import PreTrainedModel
 
+    from mpobert_plugin.calibrate import Batch
     from mpobert_plugin.config import MPOConfig
     from mpobert_plugin.sharing import LayerMap, Policies
 
 Model = TypeVar("Model", bound="PreTrainedModel")
 
-DEEP_INITS = ("copy",)
+# What the text of the MPOBERT paper says; its listing scales copies, its code scales nothing.
+PRESETS: dict[str | None, tuple[str, str | None]] = {
+    None: ("copy", None),
+    "paper": ("xavier_scaled", "per_core"),
+}
 _DEFAULTS = {"sharing": "all", "share_bias": True, "share_norm": True}
 
 
@@ -32,11 +46,15 @@ def from_albert(
     num_layers: int = 48,
     sharing: Policies = None,
     adapter_rank: int | None = None,
-    deep_init: str = "copy",
+    deep_init: str | None = None,
     config: MPOConfig | None = None,
     *,
     share_bias: Policies = None,
     share_norm: Policies = None,
+    scale: str | None = None,
+    threshold: int | None = None,
+    preset: str | None = None,
+    calibration: Iterable[Batch] | None = None,
     **options: Any,
 ) -> Model:
     """Return a new MPOBERT of the same class, with a module of its own for each layer.
@@ -57,13 +75,26 @@ def from_albert(
     adapter_rank : int, optional
         Rank of the low-rank adapters of each layer, the pooler and the embedding projection; 0
         by default.
-    deep_init : str
-        'copy': layers beyond the depth of the source start as copies too.
+    deep_init : str, optional
+        What the auxiliary tensors of layers beyond `threshold` start from: 'copy' (by default),
+        copies of the source's; 'copy_scaled', copies times the factor that `scale` tells, but for
+        query and key; 'xavier_scaled', Xavier's random numbers times that factor.
     config : MPOConfig, optional
         Options in one object. Those that are given by name override it; what neither says is as
         the defaults here tell.
     share_bias, share_norm : bool, str, list of blocks, function or mapping, optional
         Sharing of biases and norms: True by default, which is one for all layers.
+    scale : str, optional
+        'product' (by default where something is scaled): the matrix is scaled by (2L)^(-1/2).
+        'per_core': each of its auxiliary tensors is scaled by (2L)^(-1/4).
+    threshold : int, optional
+        Number of the first layer that starts as `deep_init` says: the depth of the source by
+        default, 0 for all layers.
+    preset : str, optional
+        'paper': the wording of the MPOBERT paper, which is ``deep_init='xavier_scaled'`` and
+        ``scale='per_core'``; options given beside it win.
+    calibration : iterable of mappings or Tensors, optional
+        A few batches for the ALBERT, as `mpobert_plugin.convert` takes them.
     **options
         Further options of `mpobert_plugin.convert`.
 
@@ -102,9 +133,9 @@ def from_albert(
         raise ConversionError(
             f"albert must be plain, got a {type(albert).__name__} that is converted already."
         )
-    if deep_init not in DEEP_INITS:
-        raise ConfigError(f"deep_init must be 'copy', got {deep_init!r}.")
-    refuse_unknown(options, ["num_layers", "deep_init", *option_names()], "from_albert")
+    own = ("num_layers", "deep_init", "scale", "threshold", "preset")
+    refuse_unknown(options, [*own, *option_names()], "from_albert")
+    deep = _deep(deep_init, scale, preset, threshold, albert.config.num_hidden_layers)
     given = {
         **options,
         "sharing": sharing,
@@ -119,7 +150,31 @@ def from_albert(
         check_forward(name, module)
     # Tensors copied under inference_mode could never be trained.
     with torch.inference_mode(False):
-        return convert_with(copy.deepcopy(albert), merged.replace(**silent), sources)
+        own_copy = copy.deepcopy(albert)
+        return convert_with(own_copy, merged.replace(**silent), sources, deep, calibration)
+
+
+def _deep(
+    deep_init: object, scale: str | None, preset: object, threshold: object, source_depth: int
+) -> Deep:
+    if preset is not None and preset != "paper":
+        raise ConfigError(f"preset must be 'paper' or None, got {preset!r}.")
+    usual = PRESETS["paper" if preset else None]
+    init = usual[0] if deep_init is None else deep_init
+    if not isinstance(init, str) or init not in DEEP_INITS:
+        words = ", ".join(map(repr, DEEP_INITS))
+        raise ConfigError(
+            f"deep_init must be one of {words}, got {init!r}. {did_you_mean(str(init), DEEP_INITS)}"
+        )
+    check_scale(scale)
+    if init == "copy" and scale is not None:
+        raise ConfigError(
+            f"scale needs deep_init='copy_scaled' or 'xavier_scaled', got scale={scale!r} and "
+            "deep_init='copy', which scales nothing."
+        )
+    first = source_depth if threshold is None else own_integer(threshold)
+    check_integer("threshold", first, least=0)
+    return Deep(first, init, None if init == "copy" else scale or usual[1] or "product")
 
 
 def _sources(albert: PreTrainedModel, num_layers: int) -> LayerMap:

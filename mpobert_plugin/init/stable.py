@@ -136,7 +136,7 @@ class Deep:
         Raises
         ------
         ConfigError
-            When a deep layer has no auxiliary tensors of its own.
+            When a deep layer has no auxiliary tensors of its own, or none at all.
         """
         if self.scale is None or prepared.plan.n_layers <= self.threshold:
             return prepared
@@ -149,6 +149,11 @@ class Deep:
         if not scaled and self.deep_init == "copy_scaled":
             return spec
         names = [name for name in spec.tensor_shapes() if name.startswith("auxiliary")]
+        if not names:
+            raise ConfigError(
+                f"deep_init={self.deep_init!r} needs auxiliary tensors, got a single site for "
+                f"{spec.role!r}. Take two sites or more."
+            )
         factor = core_factor(self.scale or "", prepared.plan.n_layers, len(names))
         factor = factor if scaled else 1.0
         slices = self._own_slices(spec)
