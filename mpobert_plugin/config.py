@@ -20,6 +20,7 @@ from mpobert_plugin.options import (
 )
 from mpobert_plugin.plain_values import listed, plain_policies, plain_shapes
 from mpobert_plugin.plan import FITS, GAUGES, ConversionPlan
+from mpobert_plugin.ranks import check_adapters
 from mpobert_plugin.sharing import Policies
 
 METHOD = "mpo"
@@ -59,8 +60,9 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
     targets : sequence of str, optional
         Roles of the matrices to convert; all those of the layers when None. Matrices outside the
         layers are converted when they are named: 'embedding', 'pooler', 'embedding_projection'.
-    adapter_rank : int
-        Rank of the low-rank adapters; 0 for none.
+    adapter_rank : int, or mapping of str to int
+        Rank of the low-rank adapters; 0 for none. By role, with ``"*"`` for the other roles that
+        get one by default.
     adapter_alpha : float, optional
         Adapters are scaled by alpha / rank; alpha is the rank when None.
     adapter_targets : sequence of str, optional
@@ -102,7 +104,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         ratio: float | None = None,
         max_params: int | None = None,
         targets: Sequence[str] | None = None,
-        adapter_rank: int = 0,
+        adapter_rank: int | Mapping[str, int] = 0,
         adapter_alpha: float | None = None,
         adapter_targets: Sequence[str] | None = None,
         share_bias: Policies = None,
@@ -126,7 +128,7 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         self.ratio = own_number(ratio)
         self.max_params = own_integer(max_params)
         self.targets = _names(targets, "targets")
-        self.adapter_rank = own_integer(adapter_rank)
+        self.adapter_rank = of_roles(adapter_rank, own_integer)
         self.adapter_alpha = own_number(adapter_alpha)
         self.adapter_targets = _names(adapter_targets, "adapter_targets")
         self.share_bias = plain_policies(share_bias, "share_bias")
@@ -139,7 +141,6 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
 
     def _check(self) -> None:
         check_integer("n", self.n, least=1)
-        check_integer("adapter_rank", self.adapter_rank, least=0)
         for name, bond in named_limits("max_bond", self.max_bond).items():
             check_integer(name, bond, least=1)
         for name, rtol in named_limits("rtol", self.rtol).items():
@@ -148,21 +149,10 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         _word("gauge", self.gauge, GAUGES)
         _word("fit", self.fit, (None, *FITS))
         _word("adapter_fit", self.adapter_fit, (None, *ADAPTER_FITS))
-        if self.adapter_fit is not None and self.adapter_rank == 0:
-            raise ConfigError(
-                f"adapter_fit needs adapter_rank >= 1, got adapter_fit {self.adapter_fit!r} and "
-                "adapter_rank 0."
-            )
+        check_adapters(vars(self))
         check_budget(vars(self))
         if self.gauge == "identity" and (self.max_bond is not None or self.rtol is not None):
             raise ConfigError("gauge 'identity' must be exact: leave out max_bond and rtol.")
-        if self.adapter_targets is not None and self.adapter_rank == 0:
-            raise ConfigError("adapter_targets needs adapter_rank >= 1, got adapter_rank 0.")
-        if self.adapter_alpha is not None and self.adapter_rank == 0:
-            raise ConfigError(
-                f"adapter_alpha needs adapter_rank >= 1, got adapter_alpha {self.adapter_alpha!r} "
-                "and adapter_rank 0."
-            )
 
     @classmethod
     def from_dict(

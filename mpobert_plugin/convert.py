@@ -47,7 +47,7 @@ def convert(
     ratio: float | None = None,
     max_params: int | None = None,
     targets: Sequence[str] | None = None,
-    adapter_rank: int | None = None,
+    adapter_rank: int | Mapping[str, int] | None = None,
     adapter_alpha: float | None = None,
     adapter_targets: Sequence[str] | None = None,
     share_bias: Policies = None,
@@ -91,7 +91,7 @@ def convert(
     targets : sequence of str, optional
         Roles of the matrices to convert. Those outside the layers are converted only when they
         are named: 'embedding', 'pooler', 'embedding_projection'.
-    adapter_rank : int, optional
+    adapter_rank : int or mapping of str to int, optional
         Rank of the low-rank adapters.
     adapter_alpha : float, optional
         Adapters are scaled by alpha / rank.

@@ -30,6 +30,7 @@ from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_size
 from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.policies import by_role, shares_anything
+from mpobert_plugin.ranks import has_adapters, named_roles, rank_of
 from mpobert_plugin.repeated import check_copies, check_repeated
 from mpobert_plugin.sharing import LayerMap, layer_map
 from mpobert_plugin.spec import BankSpec
@@ -152,7 +153,7 @@ def _bank_specs(
         policy = policies[role]
         central = _slices(policy, weights, n_layers, "sharing", role)
         own = tuple(range(n_layers))
-        alpha = float(config.adapter_alpha or config.adapter_rank)
+        rank = _rank(next(iter(linears.items())), config, role) if role in adapted else 0
         specs.append(
             BankSpec(
                 role=role,
@@ -166,8 +167,8 @@ def _bank_specs(
                 bias=_slices(bias_policies[role], biases, n_layers, "share_bias", role)
                 if role in biased
                 else None,
-                adapter_rank=_rank(next(iter(linears.items())), config) if role in adapted else 0,
-                adapter_alpha=alpha if role in adapted else 0.0,
+                adapter_rank=rank,
+                adapter_alpha=float(config.adapter_alpha or rank) if rank else 0.0,
             )
         )
     return tuple(specs)
@@ -179,7 +180,7 @@ def _outside_specs(
     matrices = outside_matrices(model, config.targets)
     specs = []
     for spec in outside_specs(model, config, matrices):
-        rank = _rank(matrices[spec.role], config) if spec.role in adapted else 0
+        rank = _rank(matrices[spec.role], config, spec.role) if spec.role in adapted else 0
         alpha = float(config.adapter_alpha or rank)
         specs.append(replace(spec, adapter_rank=rank, adapter_alpha=alpha) if rank else spec)
     return tuple(specs)
@@ -194,15 +195,15 @@ def _beside_specs(
     for role, path in family_of(model).beside.items():
         plain = beside_of(model, path) if role in plain_roles else None
         if plain is not None:
-            rank = _rank((prefix_of(model) + path, plain), config)
+            rank = _rank((prefix_of(model) + path, plain), config, role)
             specs.append(BesideSpec(role, rank, float(config.adapter_alpha or rank)))
     return tuple(specs)
 
 
-def _rank(named: tuple[str, nn.Linear | HostMatrix], config: MPOConfig) -> int:
+def _rank(named: tuple[str, nn.Linear | HostMatrix], config: MPOConfig, role: str) -> int:
     """Return the rank of an adapter after comparing it with the matrix that it adds to."""
     name, linear = named
-    rank: int = config.adapter_rank
+    rank = rank_of(config.adapter_rank, role)
     full = min(linear.out_features, linear.in_features)
     if rank > full:
         raise ConfigError(
@@ -296,15 +297,18 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
 
 
 def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
-    if config.adapter_rank == 0:
+    if not has_adapters(config.adapter_rank):
         return []
     family = family_of(model)
     targets = target_roles(family, config.targets, outside_paths(model))
     present = {role: path for role, path in family.beside.items() if module_beside(model, path)}
     available = {**{role: family.matrices[role] for role in targets}, **present}
+    check_limits("adapter_rank", config.adapter_rank, list(available))
     if config.adapter_targets is not None:
-        return _resolve(config.adapter_targets, available, "adapter_targets")
-    adapted = [role for role in family.adapter_defaults if role in available]
+        return _ranked(_resolve(config.adapter_targets, available, "adapter_targets"), config)
+    defaults = [role for role in family.adapter_defaults if role in available]
+    asked = named_roles(config.adapter_rank, defaults)
+    adapted = [role for role in available if role in asked]
     if not adapted:
         raise ConfigError(
             f"adapter_rank={config.adapter_rank} needs a matrix that gets an adapter; by default "
@@ -312,6 +316,17 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
             f"{', '.join(available)}. Name one: adapter_targets={[next(iter(available))]}."
         )
     return adapted
+
+
+def _ranked(roles: list[str], config: MPOConfig) -> list[str]:
+    """Refuse targets of adapters to which ranks by role give none."""
+    for role in roles:
+        if not rank_of(config.adapter_rank, role):
+            raise ConfigError(
+                f"adapter_rank must give a rank >= 1 for every role of adapter_targets, got "
+                f"{config.adapter_rank!r} and {role!r}. Nothing was changed."
+            )
+    return roles
 
 
 def _has_bias(linears: Mapping[str, HostMatrix]) -> bool:

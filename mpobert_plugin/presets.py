@@ -20,7 +20,7 @@ from mpobert_plugin.planning import make_plan
 from mpobert_plugin.runtime import Banks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from transformers import PreTrainedModel
 
@@ -87,7 +87,7 @@ _USELESS = {
 
 def build(
     name: str,
-    adapter_rank: int = 0,
+    adapter_rank: int | Mapping[str, int] = 0,
     head: str = "pretraining",
     device: torch.device | str | int | None = None,
     *,
@@ -103,7 +103,7 @@ def build(
     ----------
     name : str
         'mpobert-12', 'mpobert-24', 'mpobert-48', 'mpobert-48+' or 'mpobert-96'.
-    adapter_rank : int
+    adapter_rank : int or mapping of str to int
         Rank of the adapters on query, key, value, attention output, pooler and embedding
         projection; 0 for none.
     head : str
@@ -199,7 +199,7 @@ def _dtype(given: object) -> torch.dtype:
 
 
 def _configs(
-    preset: Preset, adapter_rank: int, options: dict[str, Any]
+    preset: Preset, adapter_rank: int | Mapping[str, int], options: dict[str, Any]
 ) -> tuple[transformers.AlbertConfig, MPOConfig]:
     refuse_useless(options, _USELESS, "build")
     known = option_names()

@@ -23,7 +23,7 @@ from mpobert_plugin.options import check_integer, own_integer, refuse_unknown
 from mpobert_plugin.plain import check_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from transformers import PreTrainedModel
 
@@ -45,7 +45,7 @@ def from_albert(
     albert: Model,
     num_layers: int = 48,
     sharing: Policies = None,
-    adapter_rank: int | None = None,
+    adapter_rank: int | Mapping[str, int] | None = None,
     deep_init: str | None = None,
     config: MPOConfig | None = None,
     *,
@@ -72,7 +72,7 @@ def from_albert(
         Number of layers of the result, more or fewer than the source runs.
     sharing : str, list of blocks, function or mapping, optional
         Which layers share central tensors, as `mpobert_plugin.convert` takes it: 'all' by default.
-    adapter_rank : int, optional
+    adapter_rank : int or mapping of str to int, optional
         Rank of the low-rank adapters of each layer, the pooler and the embedding projection; 0
         by default.
     deep_init : str, optional
