@@ -18,6 +18,7 @@ from mpobert_plugin.accumulate import accumulate
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.baselines import baseline, baseline_config
 from mpobert_plugin.calibrate import input_metrics
+from mpobert_plugin.choice import ReconstructionPlan, plan_reconstruction, set_strategy
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import certificates, convert
 from mpobert_plugin.describe import assert_shared, describe
@@ -36,6 +37,7 @@ from mpobert_plugin.presets import build
 from mpobert_plugin.published import PresetRow, PresetsTable, presets_table
 from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
+from mpobert_plugin.strategy import Strategy
 
 register()
 
@@ -55,6 +57,8 @@ __all__ = [
     "PresetsTable",
     "account",
     "accumulate",
+    "ReconstructionPlan",
+    "Strategy",
     "assert_shared",
     "baseline",
     "baseline_config",
@@ -75,7 +79,9 @@ __all__ = [
     "param_groups",
     "peft",
     "presets_table",
+    "plan_reconstruction",
     "set_cache",
+    "set_strategy",
     "stability",
     "train",
     "unmerge_adapters",

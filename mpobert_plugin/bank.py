@@ -239,7 +239,7 @@ class MPOBank(StackedBank):
     def _manner(self, cores: Mapping[str, Tensor]) -> dict[str, bool]:
         """Return how matrices are rebuilt: exactly and at once, unless a graph is recorded."""
         recorded = _is_recorded_for(cores)
-        on_gpu = cores["central"].device.type == "cuda"
+        on_gpu = self._device_type() == "cuda"
         # A trace holds no function with a backward of its own.
         recompute = recorded and self.strategy.training != "batched" and not _is_traced()
         return {"recompute": recompute, "half": recorded and on_gpu}
@@ -256,6 +256,19 @@ class MPOBank(StackedBank):
         if getattr(vars(self).get("_hf_hook"), "offload", False):
             return False
         return all(type(t) in _PLAIN and not t.is_meta for t in cores.values())
+
+    def compute_dtype(self) -> torch.dtype:
+        """Return the element type that a forward would compute in now.
+
+        Returns
+        -------
+        torch.dtype
+            That of autocast where it is on, else that of the tensors.
+        """
+        return self._compute_dtype()
+
+    def _device_type(self) -> str:
+        return self.tensors()["central"].device.type
 
     def _compute_dtype(self) -> torch.dtype:
         central = self.tensors()["central"]

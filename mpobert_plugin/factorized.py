@@ -99,7 +99,7 @@ class Factorized(Lazy):
             flat = x.reshape(-1, spec.cols).to(cores[0].dtype)
             beside = pad(flat, (0, math.prod(spec.col_dims) - spec.cols))
             plan = product_plan(spec, len(flat))
-            made = plan.run(*cores, beside.reshape(plan.shapes[-1]))
+            made: Tensor = plan.run(*cores, beside.reshape(plan.shapes[-1]))
             made = made.reshape(len(flat), -1)[:, : spec.rows]
             if up is not None and down is not None:
                 low = linear(linear(flat, down.to(flat.dtype)), up.to(flat.dtype))

@@ -124,7 +124,11 @@ def wide_product(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.dtype not in HALF:
         return a @ b
-    if a.device.type != "cuda" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if (
+        a.device.type not in ("cuda", "meta")
+        or torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+    ):
         return (a @ b).float()
     multiply = torch.mm if a.dim() == 2 else torch.bmm
     return multiply(a, b, out_dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpobert_plugin.errors import ConfigError, did_you_mean
 
@@ -57,6 +57,30 @@ class Strategy:
                 )
         if type(self.group) is not int or self.group < 1:
             raise ConfigError(f"group must be a number of layers from 1 on, got {self.group!r}.")
+
+    def having(self, when: str, name: str) -> Strategy:
+        """Return the strategy with another name for one kind of forward.
+
+        Parameters
+        ----------
+        when : str
+            'training' or 'evaluation'.
+        name : str
+            The name for it.
+
+        Returns
+        -------
+        Strategy
+            A new value.
+
+        Examples
+        --------
+        >>> Strategy().having("evaluation", "batched").evaluation
+        'batched'
+        """
+        if when == "training":
+            return replace(self, training=name)
+        return replace(self, evaluation=name)
 
     def layers_of(self, name: str) -> int:
         """Return how many layers are rebuilt at a time by a strategy that goes by groups.
