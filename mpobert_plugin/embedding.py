@@ -103,7 +103,7 @@ class EmbeddingBank(MPOBank):
         """
         if ids is None and hidden is None:
             self._check_devices()
-            return [self.values_of(0)]
+            return [self.values_of(slot or 0)]
         self._check_devices()
         if ids is not None:
             return [(self.look_up(ids), None)]
@@ -179,7 +179,8 @@ class EmbeddingBank(MPOBank):
     def _chain(self) -> list[Tensor]:
         """Return the cores; half precision is computed with in float32."""
         tensors, site = self.tensors(), self.spec.central_site
-        names = ["central" if k == site else f"auxiliary_{k}" for k in range(len(tensors))]
+        sites = range(len(self.spec.row_dims))
+        names = ["central" if k == site else f"auxiliary_{k}" for k in sites]
         return [widened(tensors[name][0]) for name in names]
 
     def _compute_dtype(self) -> torch.dtype:

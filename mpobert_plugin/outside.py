@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EMBEDDING = "embedding"
+# Choosing how rows are looked up takes time that grows with the square of the number.
+MOST_SITES = 32
 
 
 def outside_paths(model: PreTrainedModel) -> dict[str, str]:

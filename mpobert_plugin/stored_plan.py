@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.locate import family_of, layer_names
-from mpobert_plugin.outside import outside_matrix, outside_paths
+from mpobert_plugin.outside import EMBEDDING, MOST_SITES, outside_matrix, outside_paths
 from mpobert_plugin.parts import linears_of
 from mpobert_plugin.sharing import encode
 
@@ -73,6 +73,14 @@ def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
                 f"({', '.join(present)}), got {spec.role!r}."
             )
         name, matrix = outside_matrix(model, spec.role)
+        parts = (spec.bias is not None, spec.role == EMBEDDING and spec.adapter_rank > 0)
+        if parts != (matrix.bias is not None, False) or len(spec.row_dims) > MOST_SITES:
+            raise CheckpointError(
+                f"{spec.role!r} of the stored plan must have at most {MOST_SITES} sites, a bias "
+                f"where {name} has one, and no adapter on an embedding, got "
+                f"{len(spec.row_dims)} sites, {'a' if parts[0] else 'no'} bias and "
+                f"adapter_rank {spec.adapter_rank}. Its config.json was changed."
+            )
         if (matrix.out_features, matrix.in_features) != (spec.rows, spec.cols):
             raise CheckpointError(
                 f"{spec.role!r} of the stored plan must be {matrix.out_features} x "

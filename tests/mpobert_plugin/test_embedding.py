@@ -7,11 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AlbertForPreTraining,
-    BertForMaskedLM,
-    BertModel,
-)
+from transformers import AlbertForPreTraining, BertForMaskedLM, BertModel, OPTConfig, OPTForCausalLM
 
 import mpobert_plugin as mp
 from mpobert_plugin.errors import TargetError
@@ -211,6 +207,33 @@ def test_one_gradient_step_trains_both_ends_together():
     model(ids(), labels=ids()).loss.backward()
     optimizer.step()
     assert torch.equal(head_of(model).weight, embedding_of(model).weight)
+
+
+def test_training_goes_on_after_inference_mode():
+    model = with_embedding(tiny_bert(), max_bond=4)
+    with torch.inference_mode():
+        before = model(ids()).logits
+    assert torch.equal(logits(model), before)
+    model(ids(), labels=ids()).loss.backward()
+    assert bank_of(model).central.grad.any()
+
+
+def test_converted_while_it_is_loaded(tmp_path):
+    plain = tiny_bert()
+    plain.save_pretrained(tmp_path)
+    config = mp.MPOConfig(targets=["embedding", "query"], n=3)
+    model = BertForMaskedLM.from_pretrained(tmp_path, quantization_config=config)
+    torch.testing.assert_close(logits(model), logits(plain))
+    mp.assert_shared(model)
+
+
+def test_a_family_that_is_read_off_the_layers():
+    sizes = {"hidden_size": 8, "ffn_dim": 16, "num_attention_heads": 2, "word_embed_proj_dim": 8}
+    torch.manual_seed(0)
+    plain = OPTForCausalLM(OPTConfig(vocab_size=99, num_hidden_layers=2, dropout=0.0, **sizes))
+    model = with_embedding(plain.double(), "*.q_proj", max_bond=3)
+    assert isinstance(model.lm_head, mp.MPOHead)
+    check_twin(model, ids())
 
 
 # The other matrices outside the layers

@@ -108,6 +108,11 @@ def test_a_pooler_that_is_not_there_is_no_target():
         mp.convert(tiny_bert(), targets=["embeding"])
 
 
+def test_too_many_sites():
+    with pytest.raises(ConversionError, match=r"word_embeddings .* at most 32 sites, got 70"):
+        with_embedding(tiny_bert(), n=70)
+
+
 # Bonds and tolerances of each role
 
 

@@ -120,6 +120,23 @@ def _other_bonds(plan):
     plan["outside"][0] |= {"bond_dims": "1 2 3 1"}
 
 
+def _many_sites(plan):
+    ones = " ".join(["1"] * 97)
+    plan["outside"][0] |= {
+        "row_dims": f"4 5 5 {ones}",
+        "col_dims": f"2 4 4 {ones}",
+        "bond_dims": f"1 3 3 {ones} 1",
+    }
+
+
+def _bias(plan):
+    plan["outside"][0] |= {"bias": "0"}
+
+
+def _adapter(plan):
+    plan["outside"][0] |= {"adapter_rank": 2, "adapter_alpha": 2.0}
+
+
 def _no_list(plan):
     plan["outside"] = {"role": "embedding"}
 
@@ -136,6 +153,9 @@ def _lost(plan):
         (_more_rows, r"'embedding' of the stored plan must be 99 x 32 for .*, got 100 x 32"),
         (_huge, r"embedding\.central \(stored \(1, 3, 5, 4, 3\), expected \(1, 3, 50000, 4, 3\)\)"),
         (_other_bonds, "have another shape"),
+        (_many_sites, "at most 32 sites, .* got 100 sites, no bias and adapter_rank 0"),
+        (_bias, "got 3 sites, a bias and adapter_rank 0. Its config.json was changed"),
+        (_adapter, "got 3 sites, no bias and adapter_rank 2"),
         (_no_list, "outside of the stored plan must be a list of objects"),
         (_lost, "missing: bert.embeddings.word_embeddings.weight"),
     ],
@@ -225,6 +245,12 @@ def test_another_size_of_the_vocabulary_is_refused(model_type, tmp_path):
         assert each.resize_token_embeddings(99) is embedding_of(each)
         assert each.resize_token_embeddings(98, pad_to_multiple_of=99) is embedding_of(each)
         assert snapshot(each)[0] == before[0]
+
+
+def test_a_copy_knows_its_own_embedding():
+    model = with_embedding(tiny_bert(), max_bond=3)
+    again = copy.deepcopy(model)
+    assert again.resize_token_embeddings() is embedding_of(again) is not embedding_of(model)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "gpt2", "electra"])
