@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import statistics
 import sys
@@ -188,11 +189,6 @@ def graphs() -> Iterator[Result]:
     found["graph_breaks"] = sum(counters["graph_break"].values())
 
 
-def strategies(model: nn.Module, names: list[str]) -> list[str]:
-    set_strategy = getattr(mp, "set_strategy", None)
-    return names if set_strategy is not None and model is not None else []
-
-
 def set_training(model: nn.Module, name: str) -> None:
     mp.set_strategy(model, name, when="training")
 
@@ -210,6 +206,14 @@ class Bench:
         """Return both models by name."""
         return {"plain": self.plain, "mpo": self.mpo}
 
+    def plan(self) -> Result:
+        """Return what the plan of each kind of forward expects."""
+        plans = [
+            mp.plan_reconstruction(self.mpo, training=training, dtype=torch.float16)
+            for training in (True, False)
+        ]
+        return {str(k): str(plan) for k, plan in enumerate(plans)}
+
     def train(self, kind: str = "fp16") -> Result:
         """Return times of forward and backward, and peaks of memory."""
         works = {}
@@ -224,7 +228,7 @@ class Bench:
 
     def strategies(self, kind: str = "fp16") -> Result:
         """Return times and peaks of every strategy of training."""
-        names = strategies(self.mpo, ["batched", "batched_recompute", "per_group", "per_layer"])
+        names = ["batched", "batched_recompute", "per_group", "per_layer"]
         self.plain.train(), self.mpo.train()
 
         def run(name: str, **options: Any) -> None:
@@ -233,14 +237,13 @@ class Bench:
 
         works: dict[str, Work] = {"plain": partial(train_step, self.plain, self.ids, kind)}
         works |= {name: partial(run, name) for name in names}
-        found = compared(works, max(3, self.rounds // 2), self.steps) if names else {}
+        found = compared(works, max(3, self.rounds // 2), self.steps)
         for name in found:
             work = partial(run, name) if name != "plain" else None
             work = work or partial(train_step, self.plain, self.ids, kind)
             found[name] |= activations(partial(work, keep=True))
             self.plain.zero_grad(), self.mpo.zero_grad()
-        if names:
-            set_training(self.mpo, "auto")
+        set_training(self.mpo, "batched_recompute")
         return found
 
     def optimizer(self, kind: str = "fp16") -> Result:
@@ -254,7 +257,6 @@ class Bench:
 
     def accumulation(self, kind: str = "fp16", micro: int = 8) -> Result:
         """Return times of a step of several micro-batches: W rebuilt for each, or once."""
-        accumulate = getattr(mp, "accumulate", None)
 
         def steps(model: nn.Module) -> None:
             for _ in range(micro):
@@ -273,9 +275,7 @@ class Bench:
 
         self.plain.train(), self.mpo.train()
         works: dict[str, Work] = {"plain": partial(each, self.plain)}
-        works |= {"mpo": partial(each, self.mpo)}
-        if accumulate is not None:
-            works["mpo_once"] = once
+        works |= {"mpo": partial(each, self.mpo), "mpo_once": once}
         return compared(works, max(3, self.rounds // 2), 1)
 
     def evaluate(self, kind: str | None, rows: int, length: int, **more: Any) -> Result:
@@ -288,15 +288,15 @@ class Bench:
         plain.eval(), model.eval()
         works["plain"] = partial(evaluate, plain, ids, kind)
         works["mpo"] = partial(evaluate, model, ids, kind)
-        for name in strategies(model, ["factorized"]) if more else ():
-            works[name] = partial(self._evaluate_as, name, model, ids, kind)
-            works["mpo"] = partial(self._evaluate_as, "cached", model, ids, kind)
+        chosen = {}
+        if more:
+            cores = copy.deepcopy(model)
+            mp.set_strategy(cores, "factorized")
+            works["factorized"] = partial(evaluate, cores, ids, kind)
+            plan = mp.plan_reconstruction(model, tokens=ids.numel(), training=False)
+            chosen = {"chosen": plan.chosen}
         steps = max(3, self.steps * 16384 // max(1, rows * length) if on_gpu() else 1)
-        return compared(works, self.rounds, min(steps, 30))
-
-    def _evaluate_as(self, name: str, model: nn.Module, ids: Tensor, kind: str | None) -> None:
-        mp.set_strategy(model, name, when="evaluation")
-        evaluate(model, ids, kind)
+        return compared(works, self.rounds, min(steps, 30)) | chosen
 
     def compiled(self, kind: str = "fp16") -> Result:
         """Return times of training with layers compiled one by one, and the graphs made."""
@@ -403,6 +403,7 @@ def parts(bench: Bench) -> dict[str, Callable[[], Result]]:
         "batch 1, one word, bond 32": partial(bench.evaluate, None, 1, 1, max_bond=32),
         "train bf16": partial(bench.train, "bf16"),
         "strategies fp16": bench.strategies,
+        "plan": bench.plan,
         "accumulation fp16": bench.accumulation,
         "train and AdamW fp16": bench.optimizer,
         "train compiled fp16": bench.compiled,

@@ -313,7 +313,8 @@ def set_strategy(
             made = made.having(phase, plan.chosen)
     for bank in banks:
         bank.strategy = made
-        bank.drop_cache()
+        if made.evaluation != "cached":
+            bank.drop_cache()
     return made
 
 
