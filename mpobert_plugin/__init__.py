@@ -37,6 +37,7 @@ from mpobert_plugin.presets import build
 from mpobert_plugin.published import PresetRow, PresetsTable, presets_table
 from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
+from mpobert_plugin.sharing_groups import sharing_groups
 from mpobert_plugin.strategy import Strategy
 
 register()
@@ -82,6 +83,7 @@ __all__ = [
     "plan_reconstruction",
     "set_cache",
     "set_strategy",
+    "sharing_groups",
     "stability",
     "train",
     "unmerge_adapters",

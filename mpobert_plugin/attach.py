@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -150,11 +150,13 @@ def own_config(model: PreTrainedModel) -> None:
     model : transformers.PreTrainedModel
         Any model, changed in place.
     """
-    shared = model.config
-    own = copy.deepcopy(shared)
+    # Parts of a model may have parts of its configuration, which are copied with it.
+    copies: dict[int, Any] = {}
+    copy.deepcopy(model.config, copies)
     for module in model.modules():
-        if vars(module).get("config") is shared:
-            module.config = own  # type: ignore[assignment]
+        config = vars(module).get("config")
+        if config is not None and id(config) in copies:
+            module.config = copies[id(config)]
 
 
 def expand_layers(model: PreTrainedModel, plan: ConversionPlan) -> None:

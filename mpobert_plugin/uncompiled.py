@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch._C._dynamo.eval_frame import (
     _FrameAction,
@@ -13,7 +14,7 @@ from torch._C._dynamo.eval_frame import (
 if TYPE_CHECKING:
     from types import FunctionType
 
-    Hook = TypeVar("Hook", bound=FunctionType)
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 def no_graph_of_its_own(hook: Hook) -> Hook:
@@ -41,5 +42,5 @@ def no_graph_of_its_own(hook: Hook) -> Hook:
     """
     # torch offers this only here: its public marks would break a larger graph, too.
     run_as_it_is = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-    set_code_exec_strategy(hook.__code__, run_as_it_is)
+    set_code_exec_strategy(cast("FunctionType", hook).__code__, run_as_it_is)
     return hook
