@@ -98,7 +98,8 @@ class Checkpoints:
             write(aside)
             _seal(aside, step, state)
             if target.exists():
-                shutil.rmtree(target)
+                # Not deleted before the new one is there.
+                target.replace(self.root / f"{_ASIDE}old-{step:09d}")
             aside.replace(target)
             sync_folder(self.root)
         except OSError as error:

@@ -31,6 +31,8 @@ class StepResult:
         (4,): ``Losses.numbers`` summed over the global batch.
     counts : Tensor
         (2,): masked tokens and orders of the global batch.
+    flags : Tensor
+        In how many processes the flag was set that was given to the step.
     norm : Tensor
         Norm of the mean gradient before clipping.
     skipped : Tensor of bool
@@ -41,6 +43,7 @@ class StepResult:
 
     numbers: Tensor
     counts: Tensor
+    flags: Tensor
     norm: Tensor
     skipped: Tensor
     scale: Tensor
@@ -94,7 +97,10 @@ class Engine:
         self.around = around
 
     def step(
-        self, batches: Sequence[Batch], reseed: Callable[[int], None] | None = None
+        self,
+        batches: Sequence[Batch],
+        reseed: Callable[[int], None] | None = None,
+        flag: bool = False,
     ) -> StepResult:
         """Return what a step told, after making it.
 
@@ -104,6 +110,8 @@ class Engine:
             The micro-batches of this process.
         reseed : callable, optional
             Called with the number of each micro-batch before it runs.
+        flag : bool
+            Counted over the processes beside the tokens, at no further cost.
 
         Returns
         -------
@@ -111,8 +119,10 @@ class Engine:
             Tensors on the device.
         """
         device = self.processes.device
-        counts = torch.stack([batch.counts() for batch in batches]).sum(0).to(device)
-        counts = self.processes.add(counts)
+        own = torch.stack([batch.counts() for batch in batches]).sum(0)
+        counts, flags = torch.split(
+            self.processes.add(torch.cat([own, torch.tensor([int(flag)])]).to(device)), [2, 1]
+        )
         self.gradients.clear()
         numbers = torch.zeros(4, device=device)
         with self.around():
@@ -126,7 +136,7 @@ class Engine:
         used = self.scale.value.clone()
         self.optimizer.step()
         self.scale.update(overflow)
-        return StepResult(numbers, counts, norm, overflow, used)
+        return StepResult(numbers, counts, flags, norm, overflow, used)
 
     def losses(self, batch: Batch) -> Any:
         """Return the losses of a micro-batch in the number format of the run.

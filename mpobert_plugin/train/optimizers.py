@@ -9,8 +9,10 @@ import torch
 from mpobert_plugin.train.lamb import Lamb
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
+    from mpobert_plugin.train.schedule import Schedule
     from mpobert_plugin.train.settings import PretrainConfig
 
 
@@ -36,14 +38,51 @@ def make_optimizer(groups: list[dict[str, Any]], config: PretrainConfig) -> Opti
     return torch.optim.AdamW(plain, config.lr, betas, config.eps, fused=True)
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+class Rates:
+    """The learning rates of a run as a table on the device.
+
+    Which entry a step takes depends on how many were skipped, which the host need not know.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Factors by step.
+    lr : float
+        Largest rate.
+    device : torch.device or str
+        Where the table is.
+    """
+
+    def __init__(self, schedule: Schedule, lr: float, device: torch.device | str) -> None:
+        rates = [lr * schedule(step) for step in range(schedule.steps + 1)]
+        self.table = torch.tensor(rates, device=device)
+
+    def __call__(self, step: int, skipped: Tensor) -> Tensor:
+        """Return the rate after some steps, those that were skipped taken off.
+
+        Parameters
+        ----------
+        step : int
+            Steps that were made or skipped.
+        skipped : Tensor
+            How many were skipped.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
+        return self.table[(step - skipped).clamp(min=0)]
+
+
+def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
     """Set the learning rate of every group, by its factor.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
         Changed in place.
-    rate : float
+    rate : Tensor
         Rate of a group whose factor is 1.
     """
     for group in optimizer.param_groups:

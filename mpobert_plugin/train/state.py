@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.utils import logging as hf_logging
 
 from mpobert_plugin.errors import CheckpointError, shorten
 from mpobert_plugin.persistence import load_state_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import nn
@@ -48,17 +50,30 @@ def write_state(
         When the operating system refuses.
     """
     # In one file whatever its size, so that it is read by one name.
-    model.save_pretrained(folder, max_shard_size="1TB")
+    with _no_bars():
+        model.save_pretrained(folder, max_shard_size="1TB")
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             found = value if isinstance(value, Tensor) else torch.tensor(value)
-            tensors[f"{name}|{key}"] = found.detach().cpu().contiguous()
+            tensors[f"{name}|{key}"] = found.detach().cpu().clone()
     try:
         save_file(tensors, folder / MOMENTS)
     except SafetensorError as error:
         # The library has no class for a full disk.
         raise OSError(str(error)) from error
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for each checkpoint among the lines of the run."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def read_state(

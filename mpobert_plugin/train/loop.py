@@ -1,0 +1,373 @@
+"""The loop of a run: steps, log, evaluations, checkpoints, and a clean end whatever comes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpobert_plugin.errors import CheckpointError, DivergenceError
+from mpobert_plugin.train.data.batches import micro_batches
+from mpobert_plugin.train.data.counter import mixed
+from mpobert_plugin.train.evaluation import evaluate, means
+from mpobert_plugin.train.flops import flops_per_sample, peak_flops
+from mpobert_plugin.train.guard import Health, examine
+from mpobert_plugin.train.journal import train_line
+from mpobert_plugin.train.optimizers import Rates, set_rate
+from mpobert_plugin.train.state import read_state, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mpobert_plugin.train.checkpoint import Checkpoint, Checkpoints
+    from mpobert_plugin.train.data.batches import Batch
+    from mpobert_plugin.train.data.samples import Samples
+    from mpobert_plugin.train.engine import StepResult
+    from mpobert_plugin.train.journal import Journal
+    from mpobert_plugin.train.settings import PretrainConfig
+    from mpobert_plugin.train.setup import Parts
+    from mpobert_plugin.train.signals import Wish
+
+_MOST_ROLLBACKS = 3
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it is kept in checkpoints.
+
+    Parameters
+    ----------
+    step : int
+        Optimizer steps that are done, skipped ones among them.
+    offset : int
+        Steps whose samples were left out after going back.
+    health : Health
+        What is known of the losses.
+    best_step : int or None
+        Step of the best evaluation.
+    best_loss : float
+        Its loss.
+    """
+
+    step: int = 0
+    offset: int = 0
+    health: Health = field(default_factory=Health)
+    best_step: int | None = None
+    best_loss: float = float("inf")
+
+
+@dataclass
+class _Interval:
+    """Sums since the last line of the log."""
+
+    numbers: torch.Tensor
+    counts: torch.Tensor
+    since: float
+    steps: int = 0
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A step whose result has not been read."""
+
+    step: int
+    rate: torch.Tensor
+    result: StepResult
+
+
+class Loop:
+    """Runs the steps that are left.
+
+    Parameters
+    ----------
+    parts : Parts
+        What it works with.
+    config : PretrainConfig
+        Settings.
+    checkpoints : Checkpoints
+        Where they are kept.
+    journal : Journal
+        Where things are told.
+    wish : Wish
+        Whether somebody asked for an end.
+    held_out : Samples, optional
+        Of the held-out text.
+    extra : dict
+        What every checkpoint keeps besides: settings and checksums.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        config: PretrainConfig,
+        checkpoints: Checkpoints,
+        journal: Journal,
+        wish: Wish,
+        held_out: Samples | None,
+        extra: dict[str, Any],
+    ) -> None:
+        self.parts, self.config, self.checkpoints = parts, config, checkpoints
+        self.journal, self.wish, self.held_out = journal, wish, held_out
+        self.extra = extra
+        self.progress = Progress()
+        self.processes = parts.engine.processes
+        self.rates = Rates(config.rates(), config.lr, self.processes.device)
+        self._interval = self._fresh_interval()
+        # Results are read one step late, so that the device never waits for the host.
+        self._late: deque[_Late] = deque()
+        self._mark = time.monotonic()
+        self._ending = False
+        self._saved: int | None = None
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Take model, optimizer, scale and progress from a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint : Checkpoint
+            A whole one, of this run.
+
+        Raises
+        ------
+        CheckpointError
+            When it belongs to another model.
+        """
+        parts, state = self.parts, checkpoint.state
+        read_state(checkpoint.folder, parts.model, parts.engine.optimizer, parts.parameters)
+        parts.engine.scale.load(state["scale"])
+        found = state["progress"]
+        self.progress = Progress(**{**found, "health": Health(**found["health"])})
+        self._saved = checkpoint.step
+
+    def run(self) -> bool:
+        """Make the steps that are left.
+
+        Returns
+        -------
+        bool
+            True at the end of the run, False when somebody asked to stop before.
+
+        Raises
+        ------
+        DivergenceError
+            When the loss is lost and the policy is to stop, or going back did not help.
+        CheckpointError
+            When a checkpoint cannot be written.
+        """
+        while self.progress.step < self.config.steps:
+            again = self._pass()
+            if not again:
+                break
+        finished = self.progress.step >= self.config.steps
+        self.save()
+        return finished
+
+    def _pass(self) -> bool:
+        """Make steps up to the end, a wish to stop, or a loss; True when to go on from before."""
+        progress, every = self.progress, self.config.save_every
+        self._interval = self._fresh_interval()
+        for batches in self._batches():
+            self._interval.waited += time.monotonic() - self._mark
+            self._step(batches)
+            lost = self._read(self._late.popleft()) if len(self._late) > 1 else None
+            if lost is None and (self._is_due() or self._ending):
+                lost = self._catch_up()
+            if lost is not None:
+                return self._lose(lost)
+            self._evaluate()
+            if every and progress.step % every == 0 and progress.step < self.config.steps:
+                self.save()
+            if self._ending:
+                return False
+            self._mark = time.monotonic()
+        return False
+
+    def _step(self, batches: list[Batch]) -> None:
+        engine, progress = self.parts.engine, self.progress
+        rate = self.rates(progress.step, engine.scale.skipped)
+        set_rate(engine.optimizer, rate)
+        result = engine.step(batches, self._reseed, bool(self.wish))
+        progress.step += 1
+        self._late.append(_Late(progress.step, rate, result))
+        # Alone there is nobody to ask, and no step to wait for.
+        self._ending = self.processes.world_size == 1 and bool(self.wish)
+
+    def _is_due(self) -> bool:
+        """Tell whether something at this step needs its result: a save or an evaluation."""
+        step = self.progress.step
+        marks = (self.config.save_every, self.config.eval_every, self.config.log_every)
+        return step == self.config.steps or any(mark and step % mark == 0 for mark in marks)
+
+    def _batches(self) -> Iterator[list[Batch]]:
+        """Yield the micro-batches of each step; all of a step, for its loss needs their counts."""
+        start = self.progress.step + self.progress.offset
+        end = self.config.steps + self.progress.offset
+        division = self.parts.division
+        found = micro_batches(
+            self.parts.samples,
+            division,
+            start,
+            end,
+            workers=self.config.workers,
+            pin=self.processes.device.type == "cuda",
+        )
+        self._mark = time.monotonic()
+        for _ in range(start, end):
+            yield [next(found) for _ in range(division.accumulation)]
+
+    def _reseed(self, number: int) -> None:
+        """Make dropout a function of seed, step, process and micro-batch, so that it resumes."""
+        key = self.config.seed
+        for part in (self.progress.step + self.progress.offset, self.processes.rank, number):
+            key = mixed(key ^ part)
+        torch.manual_seed(key >> 1)
+
+    def _read(self, late: _Late) -> str | None:
+        """Take note of a step; a sentence when the run is lost."""
+        step, result, interval = late.step, late.result, self._interval
+        self._ending |= bool(result.flags)
+        interval.numbers += result.numbers
+        interval.counts += result.counts
+        interval.steps += 1
+        skipped = bool(result.skipped)
+        found = means(result.numbers, result.counts)
+        config = self.config
+        self.progress.health, lost = examine(
+            self.progress.health, found["loss"], skipped, config.guard_factor, config.guard_skips
+        )
+        if step % config.log_every == 0 or step == config.steps:
+            self._log(late)
+        return lost
+
+    def _catch_up(self) -> str | None:
+        lost = None
+        while self._late:
+            lost = lost or self._read(self._late.popleft())
+        return lost
+
+    def _log(self, late: _Late) -> None:
+        step, result = late.step, late.result
+        interval, config = self._interval, self.config
+        seconds = max(time.monotonic() - interval.since, 1e-9)
+        samples = interval.steps * config.batch_size
+        values: dict[str, Any] = means(interval.numbers, interval.counts)
+        values |= {
+            "lr": float(late.rate),
+            "grad_norm": float(result.norm),
+            "loss_scale": float(result.scale),
+            "skipped": int(self.parts.engine.scale.skipped),
+            "tokens_per_second": samples * config.length / seconds,
+            "seconds_per_step": seconds / interval.steps,
+            "waited": interval.waited / seconds,
+            "left": (config.steps - step) * seconds / interval.steps,
+        }
+        device = self.processes.device
+        peak = peak_flops(device, config.format().dtype)
+        if peak is not None:
+            work = flops_per_sample(self.parts.model, config.length, config.masked_most)
+            values["share_of_peak"] = samples * work / seconds / peak / self.processes.world_size
+            values["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+        self.journal.record("train", step, values)
+        self.journal.say(train_line(step, config.steps, values))
+        self._interval = self._fresh_interval()
+
+    def _fresh_interval(self) -> _Interval:
+        device = self.processes.device
+        return _Interval(
+            torch.zeros(4, device=device), torch.zeros(2, device=device), time.monotonic()
+        )
+
+    def _evaluate(self) -> None:
+        progress, every = self.progress, self.config.eval_every
+        last = progress.step == self.config.steps
+        if self.held_out is None or not every or (progress.step % every and not last):
+            return
+        found = evaluate(
+            self.parts.engine, self.held_out, self.parts.division, self.config.eval_batches
+        )
+        self.journal.record("eval", progress.step, found)
+        self.journal.say(
+            f"held out after {progress.step} steps: loss {found['loss']:.3f}, "
+            f"right {100 * found['masked_accuracy']:.1f} %, {100 * found['order_accuracy']:.1f} %"
+        )
+        if found["loss"] < progress.best_loss:
+            progress.best_loss, progress.best_step = found["loss"], progress.step
+            # Saved now, so that the best one is there to be kept.
+            if progress.step < self.config.steps:
+                self.save()
+        self._interval.since = time.monotonic()
+
+    def _lose(self, text: str) -> bool:
+        """Stop or go back, as the settings say; True when the loop goes on."""
+        failed = self.progress.step + self.progress.offset
+        self._late.clear()
+        self.journal.event(self.progress.step, text)
+        back = self.checkpoints.newest() if self.config.guard == "rollback" else None
+        rollbacks = self.progress.health.rollbacks + 1
+        if back is None or rollbacks > _MOST_ROLLBACKS:
+            raise DivergenceError(f"step {self.progress.step}: {text}")
+        self.resume(back)
+        # Other samples than those that led there.
+        self.progress.offset = failed - self.progress.step
+        self.progress.health = Health(rollbacks=rollbacks)
+        self.journal.event(self.progress.step, f"Back at step {self.progress.step}.")
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        progress = self.progress
+        if self._saved == progress.step:
+            return
+        self._saved = progress.step
+        state = {
+            **self.extra,
+            "progress": asdict(progress),
+            "scale": self.parts.engine.scale.state(),
+        }
+        if self.processes.first:
+            self.checkpoints.save(progress.step, self._write, state, progress.best_step)
+        self.processes.wait()
+
+    def _write(self, folder: Path) -> None:
+        parts = self.parts
+        write_state(folder, parts.model, parts.engine.optimizer, parts.parameters)
+        tokenizer = parts.samples.corpus.folder / "tokenizer.json"
+        (folder / tokenizer.name).write_bytes(tokenizer.read_bytes())
+
+
+def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any]) -> None:
+    """Refuse a checkpoint of a run with other settings or text.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        A whole one.
+    extra : dict
+        What this run keeps in its own.
+
+    Raises
+    ------
+    CheckpointError
+        With the names of what differs.
+    """
+    found = checkpoint.state.get("config", {})
+    free = {"log_every", "eval_every", "eval_batches", "save_every", "keep", "workers", "guard"}
+    free |= {"guard_factor", "guard_skips", "compile", "recompute", "micro_batch", "reconstruction"}
+    changed = [
+        f"{name} {found.get(name)!r} -> {value!r}"
+        for name, value in extra["config"].items()
+        if name not in free and found.get(name) != value
+    ]
+    if checkpoint.state.get("corpus") != extra["corpus"]:
+        changed.append("another text")
+    if changed:
+        raise CheckpointError(
+            f"the run in {checkpoint.folder.parent} must go on with its own settings, got "
+            f"{', '.join(changed)}. Give out= another folder, and the checkpoint as the model, to "
+            "start a new run from its weights."
+        )

@@ -1,0 +1,206 @@
+"""Pre-train a model: from the first step, or from the last checkpoint of the run's folder."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpobert_plugin.errors import CheckpointError, ConfigError
+from mpobert_plugin.train.aside import write_json
+from mpobert_plugin.train.checkpoint import Checkpoints
+from mpobert_plugin.train.data.samples import Samples
+from mpobert_plugin.train.data.store import Corpus, open_corpus
+from mpobert_plugin.train.journal import Journal
+from mpobert_plugin.train.loop import Loop, check_same_run
+from mpobert_plugin.train.processes import joined
+from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.setup import set_up
+from mpobert_plugin.train.signals import end_on_signal
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.train.processes import Processes
+
+_log = logging.getLogger("mpobert_plugin.train")
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Parameters
+    ----------
+    step : int
+        Optimizer steps that are done.
+    finished : bool
+        False when a signal ended it before its last step.
+    checkpoint : Path
+        The last checkpoint, a folder that ``from_pretrained`` loads.
+    signal : str
+        Name of the signal, or an empty text.
+    """
+
+    step: int
+    finished: bool
+    checkpoint: Path
+    signal: str
+
+
+def pretrain(
+    model: PreTrainedModel,
+    data: Corpus | str | os.PathLike[str],
+    config: PretrainConfig | None = None,
+    out: str | os.PathLike[str] = "mpobert-run",
+    *,
+    held_out: Corpus | str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    device: torch.device | str | None = None,
+    say: Callable[[str], None] = _log.info,
+) -> RunResult:
+    """Return how the run ended, after training the model in place.
+
+    Started by ``torchrun``, its processes share the work; the updates are the same for any number
+    of them, up to the order of sums. When ``out`` has a checkpoint of this run, it goes on from
+    there, bit for bit on a CPU.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted, with a head for masked tokens; changed in place.
+    data : Corpus or path
+        A prepared corpus.
+    config : PretrainConfig, optional
+        Settings.
+    out : path
+        Folder of the run: settings, log and checkpoints.
+    held_out : Corpus or path, optional
+        Text to evaluate on, prepared with the same tokenizer.
+    resume : bool
+        Whether to go on with a run that is there; False refuses a folder that has one.
+    device : torch.device or str, optional
+        Where to compute; the process's own GPU, or the CPU, by default.
+    say : callable
+        Called with lines for people; they go to the log of the library by default.
+
+    Returns
+    -------
+    RunResult
+        Step, whether it is the last one, and the last checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        When model, text and settings do not fit together.
+    DataError
+        When the text cannot be used.
+    CheckpointError
+        When the folder has another run, or cannot be written.
+    DivergenceError
+        When the loss is lost.
+    """
+    config = config or PretrainConfig()
+    if not isinstance(config, PretrainConfig):
+        raise ConfigError(f"config must be a PretrainConfig, got {type(config).__name__}.")
+    folder, place = Path(out), None if device is None else torch.device(device)
+    with joined(place) as processes, end_on_signal() as wish, _numbers(config):
+        quiet = say if processes.first else _nothing
+        journal = Journal(folder, quiet, processes.first)
+        checkpoints = Checkpoints(folder / "checkpoints", config.keep, quiet)
+        corpus = _opened(data)
+        extra = {"config": config.to_dict(), "corpus": corpus.checksum}
+        _check_folder(checkpoints, resume)
+        parts = set_up(model, corpus, config, processes)
+        samples = None if held_out is None else _held_out(held_out, corpus, config)
+        loop = Loop(parts, config, checkpoints, journal, wish, samples, extra)
+        _go_on(loop, checkpoints, processes, extra)
+        _begin(folder, journal, loop, config, parts.notes)
+        try:
+            finished = loop.run()
+        finally:
+            journal.close()
+        step = loop.progress.step
+        return RunResult(step, finished, checkpoints.root / f"step-{step:09d}", wish.name)
+
+
+def _nothing(_text: str) -> None:
+    """Tell nobody: another process does."""
+
+
+def _opened(data: Corpus | str | os.PathLike[str]) -> Corpus:
+    return data if isinstance(data, Corpus) else open_corpus(data)
+
+
+def _held_out(
+    data: Corpus | str | os.PathLike[str], corpus: Corpus, config: PretrainConfig
+) -> Samples:
+    found = _opened(data)
+    if found.vocab_size != corpus.vocab_size or found.special != corpus.special:
+        raise ConfigError(
+            f"held_out must be prepared with the tokenizer of the text ({corpus.vocab_size} "
+            f"tokens), got another one ({found.vocab_size}). Prepare it with "
+            f"--tokenizer {corpus.folder}."
+        )
+    return Samples(found, config.recipe())
+
+
+def _check_folder(checkpoints: Checkpoints, resume: bool) -> None:
+    if not resume and checkpoints.root.is_dir() and any(checkpoints.root.iterdir()):
+        raise CheckpointError(
+            f"out must be a folder without a run, got {checkpoints.root.parent}. Give another "
+            "name, or resume=True to go on."
+        )
+
+
+def _go_on(
+    loop: Loop, checkpoints: Checkpoints, processes: Processes, extra: dict[str, Any]
+) -> None:
+    """Resume from the checkpoint that the first process finds; the others must see it too."""
+    newest = checkpoints.newest()
+    step = torch.tensor(-1 if newest is None else newest.step, device=processes.device)
+    own = int(step)
+    processes.copy([step])
+    if processes.any(int(step) != own):
+        raise CheckpointError(
+            f"every process must see the checkpoints in {checkpoints.root}: the first one has step "
+            f"{int(step)} as the last, this one {own}. Put out= on a disk that all of them share."
+        )
+    if newest is not None:
+        check_same_run(newest, extra)
+        loop.resume(newest)
+
+
+def _begin(
+    folder: Path, journal: Journal, loop: Loop, config: PretrainConfig, notes: tuple[str, ...]
+) -> None:
+    step = loop.progress.step
+    try:
+        journal.open(step)
+        if journal.writes:
+            write_json(folder / CONFIG, config.to_dict())
+    except OSError as error:
+        raise CheckpointError(f"out must be a folder that can be written: {error}.") from error
+    for note in notes:
+        journal.event(step, note)
+    if step:
+        journal.event(step, f"The run goes on after step {step} of {config.steps}.")
+
+
+@contextmanager
+def _numbers(config: PretrainConfig) -> Iterator[None]:
+    """Let float32 products use tensor cores in 'tf32', and only there."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,213 @@
+"""Everything that a run needs, made and checked before the first step."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpobert_plugin.accumulate import accumulate
+from mpobert_plugin.errors import ConfigError, shorten
+from mpobert_plugin.groups import param_groups
+from mpobert_plugin.locate import check_model, is_converted
+from mpobert_plugin.train.data.batches import Division, micro_batches
+from mpobert_plugin.train.data.samples import Samples
+from mpobert_plugin.train.engine import Engine
+from mpobert_plugin.train.gradients import Gradients
+from mpobert_plugin.train.objective import Objective
+from mpobert_plugin.train.optimizers import make_optimizer
+from mpobert_plugin.train.precision import LossScale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from mpobert_plugin.train.data.store import Corpus
+    from mpobert_plugin.train.processes import Processes
+    from mpobert_plugin.train.settings import PretrainConfig
+
+# What decays besides what `param_groups` lets decay: matrices, as is the custom of LAMB.
+DECAYED = ("central", "adapter", "dense", "embedding", "head")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run works with.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        On the device, in float32, in training mode.
+    engine : Engine
+        Makes steps.
+    samples : Samples
+        Of the text.
+    division : Division
+        Which of them are this process's.
+    parameters : dict of str to Parameter
+        What is trained, by its name in the model.
+    notes : tuple of str
+        What people should know.
+    """
+
+    model: PreTrainedModel
+    engine: Engine
+    samples: Samples
+    division: Division
+    parameters: dict[str, nn.Parameter]
+    notes: tuple[str, ...]
+
+
+def set_up(
+    model: PreTrainedModel, corpus: Corpus, config: PretrainConfig, processes: Processes
+) -> Parts:
+    """Return everything that a run works with.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted, with a head for masked tokens.
+    corpus : Corpus
+        The text.
+    config : PretrainConfig
+        Settings.
+    processes : Processes
+        Who trains together.
+
+    Returns
+    -------
+    Parts
+        Ready for the first step.
+
+    Raises
+    ------
+    ConfigError
+        When model, text and settings do not fit together.
+    """
+    _check_fit(check_model(model), corpus, config)
+    division = Division(config.batch_size, config.micro_batch, processes.rank, processes.world_size)
+    samples = Samples(corpus, config.recipe())
+    notes = _as_masters(model)
+    move(model, processes.device)
+    model.train()
+    _same_everywhere(model, processes)
+    objective = Objective(model)
+    engine = _engine(objective, _trained(model), config, processes, division.accumulation)
+    notes += _leave_out_unreached(engine, samples, division)
+    parameters = _trained(model)
+    engine = _engine(objective, parameters, config, processes, division.accumulation)
+    return Parts(model, engine, samples, division, parameters, tuple(notes))
+
+
+def move(model: nn.Module, device: torch.device) -> None:
+    """Move a model in place.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any module.
+    device : torch.device
+        Where to.
+    """
+    model.to(device)
+
+
+def _check_fit(model: PreTrainedModel, corpus: Corpus, config: PretrainConfig) -> None:
+    vocabulary = model.config.vocab_size
+    if corpus.vocab_size > vocabulary:
+        raise ConfigError(
+            f"the model must have a vocabulary of at least {corpus.vocab_size} tokens, which the "
+            f"text was prepared with, got {vocabulary}. Build the model with "
+            f"vocab_size={corpus.vocab_size}."
+        )
+    positions = getattr(model.config, "max_position_embeddings", config.length)
+    # RoBERTa's first position is behind the id of its padding.
+    shift = int(model.config.pad_token_id or 0) + 1 if "roberta" in model.config.model_type else 0
+    if config.length > positions - shift:
+        raise ConfigError(
+            f"length must be at most the {positions - shift} positions of the model, got "
+            f"{config.length}."
+        )
+
+
+def _as_masters(model: PreTrainedModel) -> list[str]:
+    """Make float32 of half precision: small steps would be lost in the masters."""
+    kinds = {str(p.dtype) for p in model.parameters() if p.dtype != torch.float32}
+    if not kinds:
+        return []
+    _widen(model)
+    named = ", ".join(sorted(kinds))
+    return [f"Parameters in {named} were made float32 masters, for the sums of small steps."]
+
+
+def _widen(model: nn.Module) -> None:
+    model.to(torch.float32)
+
+
+def _same_everywhere(model: PreTrainedModel, processes: Processes) -> None:
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    processes.copy(tensors)
+
+
+def _trained(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _engine(
+    objective: Objective,
+    parameters: dict[str, nn.Parameter],
+    config: PretrainConfig,
+    processes: Processes,
+    accumulation: int,
+) -> Engine:
+    if not parameters:
+        raise ConfigError("the model must have a parameter that is trained, got none.")
+    form = config.format()
+    return Engine(
+        objective,
+        make_optimizer(_groups(objective.model, config), config),
+        Gradients(parameters),
+        form,
+        LossScale(processes.device, config.loss_scale, config.scale_interval, form.scaled),
+        processes,
+        config.clip,
+        _around(objective.model, config, accumulation),
+    )
+
+
+def _groups(model: PreTrainedModel, config: PretrainConfig) -> list[dict[str, Any]]:
+    kinds = ("central", "auxiliary", "adapter", "head")
+    rates = {kind: getattr(config, f"lr_{kind}") for kind in kinds}
+    decay = config.weight_decay
+    groups = param_groups(
+        model, config.optimizer, lr=1.0, weight_decay=decay, decayed=DECAYED, rates=rates
+    )
+    for group in groups:
+        group["params"] = [p for p in group["params"] if p.requires_grad]
+        group["lr_scale"] = group["lr"]
+    return [group for group in groups if group["params"]]
+
+
+def _around(model: PreTrainedModel, config: PretrainConfig, accumulation: int) -> Callable[[], Any]:
+    """Rebuild the matrices once for a step, where that can save anything."""
+    once = config.reconstruction == "per_step"
+    if config.reconstruction == "auto":
+        once = accumulation > 1
+    return partial(accumulate, model) if once and is_converted(model) else nullcontext
+
+
+def _leave_out_unreached(engine: Engine, samples: Samples, division: Division) -> list[str]:
+    """Freeze what no loss reaches, so that neither decay nor a missing gradient matters."""
+    batch = next(micro_batches(samples, division, 0, 1))
+    found = engine.reached(batch)
+    missing = [name for name in engine.gradients.parameters if name not in found]
+    for name in missing:
+        engine.gradients.parameters[name].requires_grad_(False)
+    if not missing:
+        return []
+    return [f"{len(missing)} tensors get no gradient and stay as they are: {shorten(missing, 4)}."]
