@@ -11,6 +11,7 @@ from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import BANKS, base_of, family_of
 from mpobert_plugin.outside import EMBEDDING
 from mpobert_plugin.parts import module_beside
+from mpobert_plugin.uncompiled import no_graph_of_its_own
 from mpobert_plugin.vocabulary import fix_vocabulary, free_vocabulary
 
 if TYPE_CHECKING:
@@ -142,11 +143,13 @@ def _bank(model: Any) -> EmbeddingBank:
     return bank
 
 
+@no_graph_of_its_own
 def _open(model: nn.Module, _args: Any) -> None:
     """Begin a forward in which embedding and head use one matrix."""
     _bank(model).scope.set(True)
 
 
+@no_graph_of_its_own
 def _close(model: nn.Module, _args: Any, _output: Any) -> None:
     """Let go of the matrix of a forward, also after an error."""
     _bank(model).scope.set(False)
