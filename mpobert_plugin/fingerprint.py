@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH = 512
+SMALL = 2**18
 _KINDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
@@ -41,14 +42,15 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
     False
     """
     flat = [_bits(tensor.detach().reshape(-1)) for tensor in tensors]
-    if flat and flat[0].device.type != "cpu":
-        # Each start of a kernel costs more than a copy of all tensors.
-        flat = [torch.cat([b for b in flat if b.dtype == k]) for k in _KINDS if _has(flat, k)]
-    return torch.cat([part for bits in flat for part in _sums(bits)])
+    return torch.cat([part for bits in _merged(flat) for part in _sums(bits)])
 
 
-def _has(flat: list[Tensor], kind: torch.dtype) -> bool:
-    return any(bits.dtype == kind for bits in flat)
+def _merged(flat: list[Tensor]) -> list[Tensor]:
+    """Join what costs more to begin with than to copy: small tensors, on a GPU all of them."""
+    joined = [bits for bits in flat if bits.device.type != "cpu" or bits.nbytes <= SMALL]
+    alone = [bits for bits in flat if bits.device.type == "cpu" and bits.nbytes > SMALL]
+    same = [[bits for bits in joined if bits.dtype == kind] for kind in _KINDS]
+    return alone + [torch.cat(group) for group in same if group]
 
 
 def _sums(bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -106,7 +106,8 @@ def hand_groups(
     joining = joining_of(spec, how, dtype, half=half)
     with exact(tensors["central"].device.type):
         central, left, right, up, down = operands_of(spec, how, tensors, joining)
-        alone = _Slices(how, central, _each(left), _each(right), _each(up), _each(down))
+        sides = (_each(left), _each(right), _each(up), _each(down))
+        alone = _Slices(how, central, central.unbind(0), *sides)
         found: list[Pending] = []
         for group in groups_of(how, joining, size):
             operands = alone.operands(group.matrices, group.slots)
@@ -132,6 +133,7 @@ class _Slices:
 
     how: Recipe
     central: Tensor
+    centrals: tuple[Tensor, ...]
     left: tuple[Tensor, ...] | None
     right: tuple[Tensor, ...] | None
     up: tuple[Tensor, ...] | None
@@ -139,11 +141,10 @@ class _Slices:
 
     def operands(self, matrices: tuple[int, ...], slots: tuple[int, ...]) -> Pieces:
         """Return the five operands of `join` for some matrices and layers."""
-        groups = sorted({self.how.pairs[number][0] for number in matrices})
-        whole = groups == list(range(len(self.central)))
-        central = self.central if whole else torch.cat([self.central[g : g + 1] for g in groups])
+        groups = tuple(sorted({self.how.pairs[number][0] for number in matrices}))
+        whole = groups == tuple(range(len(self.central)))
         return (
-            central,
+            self.central if whole else _taken(self.centrals, groups),
             _stack(self.left, matrices),
             _stack(self.right, matrices),
             _stack(self.up, slots),
@@ -152,8 +153,10 @@ class _Slices:
 
 
 def _stack(pieces: tuple[Tensor, ...] | None, numbers: tuple[int, ...]) -> Tensor | None:
-    if pieces is None:
-        return None
+    return None if pieces is None else _taken(pieces, numbers)
+
+
+def _taken(pieces: tuple[Tensor, ...], numbers: tuple[int, ...]) -> Tensor:
     if len(numbers) == 1:
         return pieces[numbers[0]].unsqueeze(0)
     return torch.stack([pieces[number] for number in numbers])
