@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# Where torch keeps what others have registered on a module, to see what goes in and out.
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+
+
 @dataclass(frozen=True)
 class Exact:
     """What a module computes with, before it is rounded.
@@ -143,6 +153,8 @@ def plain_modules(
         if exact.bias is not None:
             values["bias"] = (exact.bias.clone(), exact.bias_trained)
         fill(host, name, values)
+        for store in HOOKS:
+            getattr(host, store).update(getattr(module, store))
         result.modules[id(module)], result.names[id(module)] = host.train(module.training), name
     _add_heads(model, skeleton, result)
     return result

@@ -64,6 +64,9 @@ def said(interrupted: str = "Nothing was written.") -> Iterator[None]:
             warnings.simplefilter("always", MPOBertWarning)
             warnings.showwarning = _warn
             yield
+    except BrokenPipeError:
+        # Whoever reads has enough, as head has after some lines; the program's frame knows.
+        raise
     except (MPOBertError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(UNUSABLE) from None

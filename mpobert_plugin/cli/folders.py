@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mpobert_plugin.demo.quiet import quiet_transformers
-from mpobert_plugin.errors import CheckpointError, ConfigError
+from mpobert_plugin.errors import CheckpointError, ConfigError, MPOBertWarning, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -79,9 +80,23 @@ def _load(folder: str) -> PreTrainedModel:
         raise CheckpointError(
             f"architectures in {folder}/{CONFIG} must name one class of transformers, got {names}."
         )
-    model: PreTrainedModel = kind.from_pretrained(folder, local_files_only=True, dtype="auto")
-    model.eval()  # type: ignore[no-untyped-call]
-    return model
+    # What this returns depends on its options, in ways that its types do not tell.
+    read: Any = kind.from_pretrained
+    model, info = read(folder, local_files_only=True, dtype="auto", output_loading_info=True)
+    # The library says itself what a converted model lacks.
+    if not hasattr(model.config, "quantization_config"):
+        _tell(info["missing_keys"], "the folder does not have start at random")
+    _tell(info["unexpected_keys"], f"a {names[0]} does not have are left out")
+    model.eval()
+    return cast("PreTrainedModel", model)
+
+
+def _tell(names: Iterable[str], fate: str) -> None:
+    listed = sorted(names)
+    if listed:
+        warnings.warn(
+            f"{len(listed)} tensors that {fate}: {shorten(listed)}.", MPOBertWarning, stacklevel=4
+        )
 
 
 def check_target(out: Path, source: Path, force: bool) -> None:

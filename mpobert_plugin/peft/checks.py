@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean, shorten
+from mpobert_plugin.reader import Reader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,6 +90,32 @@ def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
             f"{argument} must name modules of the model, got {len(unknown)} unknown of "
             f"{len(listed)}: {shorten(map(str, unknown))}. {hints}"
         )
+
+
+def check_saved(model: PreTrainedModel, names: object) -> None:
+    """Refuse to train whole what reads from a bank: PEFT would train a copy that nobody keeps.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model that is to be adapted.
+    names : iterable of str, or None
+        Modules to save.
+
+    Raises
+    ------
+    TargetError
+        When such a module, or one inside it, has its tensors in a bank.
+    """
+    listed = list(names) if isinstance(names, Iterable) else []
+    for path, module in model.named_modules():
+        name = next((name for name in listed if path and _matches(name, [path])), None)
+        if name is not None and any(isinstance(part, Reader) for part in module.modules()):
+            raise TargetError(
+                f"modules_to_save must name modules with tensors of their own, got {name!r}: "
+                f"{path} reads tensors of a bank. Name its role in targets instead, or train the "
+                "bank without PEFT: mpobert_plugin.freeze(model, train=['auxiliary', 'head'])."
+            )
 
 
 def _matches(name: object, paths: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
 from mpobert_plugin.needs import require
 from mpobert_plugin.parts import module_beside
-from mpobert_plugin.peft.checks import check_names, check_options
+from mpobert_plugin.peft.checks import check_names, check_options, check_saved
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -133,6 +133,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
         check_model(model)
         check_names(model, config.target_modules, "target_modules")
         check_names(model, config.modules_to_save, "modules_to_save")
+        check_saved(model, config.modules_to_save)
     config._register_custom_module({MPOLinear: LoraMPOLinear})
     return config
 

@@ -124,6 +124,21 @@ class TestConvert:
         result = run("convert", folder, "-o", tmp_path / "out", "--max-bond", 4)
         assert "Traceback" not in result.stderr
 
+    def test_tensors_that_are_missing_or_left_out_are_told(self, bert, tmp_path):
+        from safetensors.torch import load_file, save_file
+
+        file = bert / "model.safetensors"
+        tensors = load_file(file)
+        tensors["extra.weight"] = tensors.pop("cls.predictions.transform.dense.weight")
+        save_file(tensors, file, metadata={"format": "pt"})
+        result = run("convert", bert, "-o", tmp_path / "out", "--max-bond", 4)
+        first, second = result.stderr.splitlines()
+        assert first.startswith("Warning: 1 tensors that the folder does not have start at random")
+        assert first.endswith(": cls.predictions.transform.dense.weight.")
+        assert second == (
+            "Warning: 1 tensors that a BertForMaskedLM does not have are left out: extra.weight."
+        )
+
     def test_a_classifier_keeps_its_class(self, tmp_path):
         tiny_bert(BertForSequenceClassification, num_labels=3).save_pretrained(tmp_path / "in")
         run("convert", tmp_path / "in", "-o", tmp_path / "out", "--max-bond", 3)

@@ -224,6 +224,17 @@ def test_what_the_user_put_into_the_model_is_kept():
     torch.testing.assert_close(logits(merged), logits(model), rtol=0, atol=1e-6)
 
 
+def test_hooks_of_the_user_are_kept():
+    model, seen = made("bert cut"), []
+    layer = model.bert.encoder.layer[1].attention.self.query
+    layer.register_forward_hook(lambda _module, _given, out: seen.append(out.shape))
+    merged = mp.merge(model)
+    logits(merged)
+    assert seen == [(2, 7, 32)]
+    logits(model)
+    assert len(seen) == 2
+
+
 def test_a_merged_model_can_be_converted_again():
     model = made("bert cut")
     again = mp.convert(mp.merge(model), max_bond=3)

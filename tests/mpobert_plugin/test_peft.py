@@ -226,6 +226,12 @@ class TestM09WrongNames:
             *(f"albert.encoder.albert_layer_groups.{k}.albert_layers.0.ffn" for k in range(3)),
         ]
 
+    @pytest.mark.parametrize("name", ["encoder", "query", "output.dense", "bert"])
+    def test_modules_whose_tensors_are_in_a_bank_cannot_be_trained_whole(self, name):
+        message = f"modules_to_save must name modules with tensors of their own, got {name!r}: "
+        with pytest.raises(TargetError, match=re.escape(message)):
+            mp.peft.lora_config(classifier(), modules_to_save=["classifier", name])
+
 
 class TestMerging:
     @pytest.mark.parametrize("safe", [False, True])
@@ -305,6 +311,15 @@ class TestMerging:
         for merge in (mp.merge, mp.merge_adapters):
             with pytest.raises(ConversionError, match=r"model must have no adapters of PEFT"):
                 merge(inner)
+
+    def test_lora_on_merged_adapters_is_merged_with_them(self):
+        base = classifier(adapter_rank=2)
+        stir_adapters(base)
+        with pytest.warns(mp.errors.MPOBertWarning):
+            mp.merge_adapters(base)
+        model = adapted(base, targets=["query", "ffn_in"])
+        merged = mp.peft.merge(model)
+        torch.testing.assert_close(logits(merged), logits(model), rtol=0, atol=1e-5)
 
     def test_lora_on_merged_adapters_is_not_lost(self):
         base = classifier(adapter_rank=2)
