@@ -25,6 +25,7 @@ from mpobert_plugin.init.absent import init_absent
 from mpobert_plugin.locate import BANKS, check_model, prefix_of
 from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
+from mpobert_plugin.stored_names import named_as_in_model
 from mpobert_plugin.stored_plan import check_plan
 from mpobert_plugin.unfilled import fill_unfilled
 
@@ -69,7 +70,7 @@ class MPOQuantizer(HfQuantizer):
         attach(model, plan, banks)
         check_device_map(model, banks, device_map)
         if shapes:
-            check(model, shapes, "checkpoint")
+            check(model, named_as_in_model(model, shapes), "checkpoint")
         _expect_marker(model, guard_key(model, plan))
         return model
 

@@ -216,16 +216,22 @@ def _rank(named: tuple[str, nn.Linear | HostMatrix], config: MPOConfig, role: st
 
 def _norm_specs(model: PreTrainedModel, config: MPOConfig, n_layers: int) -> tuple[NormSpec, ...]:
     specs = []
-    kind = family_of(model).norm_kind
-    policies = by_role(config.share_norm, family_of(model).norms, "share_norm")
-    for role in family_of(model).norms:
+    family = family_of(model)
+    if not family.norms and config.share_norm not in (None, False):
+        raise ConfigError(
+            f"share_norm needs norms that a bank can hold, got {config.share_norm!r} for the "
+            f"family {family.name!r}, whose norms stay as they are. Leave it out, or describe the "
+            "norms with mpobert_plugin.families.register_family. Nothing was changed."
+        )
+    policies = by_role(config.share_norm, family.norms, "share_norm")
+    for role in family.norms:
         norms = norms_of(model, role)
         sizes = {name: norm_sizes(norm) for name, norm in norms.items()}
         _same(sizes, "size and eps of its norm")
         size, eps = next(iter(sizes.values()))
         weights = [norm._parameters["weight"] for norm in norms.values()]
         slices = _slices(policies[role], weights, n_layers, "share_norm", role)
-        specs.append(NormSpec(role, size, eps, slices, kind))
+        specs.append(NormSpec(role, size, eps, slices, family.norm_kind))
     return tuple(specs)
 
 

@@ -13,6 +13,7 @@ from mpobert_plugin.sharing import encode
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from mpobert_plugin.families import Family
     from mpobert_plugin.plan import ConversionPlan
 
 
@@ -35,7 +36,7 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
     if (plan.family, plan.n_layers) != (family.name, n_layers):
         raise CheckpointError(
             f"the stored plan must be for {family.name} with {n_layers} layers, got "
-            f"{plan.family} with {plan.n_layers}. Its config.json was changed."
+            f"{plan.family} with {plan.n_layers}. {_family_remedy(plan, family)}"
         )
     if plan.sources is not None and not family.repeats_layers:
         raise CheckpointError(
@@ -87,3 +88,12 @@ def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
                 f"{matrix.in_features} for {name}, got {spec.rows} x {spec.cols}. Its config.json "
                 "was changed."
             )
+
+
+def _family_remedy(plan: ConversionPlan, family: Family) -> str:
+    if plan.family == family.name:
+        return "Its config.json was changed."
+    return (
+        f"If {plan.family} is a family of your own, register it before loading, with "
+        "mpobert_plugin.families.register_family; else its config.json was changed."
+    )

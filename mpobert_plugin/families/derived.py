@@ -24,7 +24,7 @@ def derived_family(base: nn.Module, model_type: str, layers: str | None = None) 
     """Return the family that a model's own layers tell, for a model type that nobody described.
 
     Its layers are the modules of the numbered list that holds the most weights. Every linear
-    layer inside them is a matrix, whose role is its path with underscores. Norms stay as they
+    layer inside them is a matrix, whose role is its path with ``__`` for dots. Norms stay as they
     are.
 
     Parameters
@@ -54,7 +54,7 @@ def derived_family(base: nn.Module, model_type: str, layers: str | None = None) 
     >>> sizes = dict(hidden_size=8, ffn_dim=16, num_attention_heads=2, word_embed_proj_dim=8)
     >>> model = OPTModel(OPTConfig(vocab_size=9, num_hidden_layers=2, **sizes))
     >>> family = derived_family(model, "opt")
-    >>> family.name, family.matrices["self_attn_q_proj"]
+    >>> family.name, family.matrices["self_attn__q_proj"]
     ('opt:decoder.layers', 'self_attn.q_proj')
     """
     found = matrix_lists(base)
@@ -137,7 +137,9 @@ def _sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _role(path: str, taken: Mapping[str, str]) -> str:
-    role = path.replace(".", "_")
+    # Two lines under: transformers stores some models under other names, by patterns in which a
+    # dot is any character, and these must not take the name of a bank for one of theirs.
+    role = path.replace(".", "__")
     # A bank cannot have the name of a method of the dictionary that holds all banks.
     while role in taken or hasattr(nn.ModuleDict, role):
         role += "_"
