@@ -18,6 +18,7 @@ from mpobert_plugin.reader import Reader
 from mpobert_plugin.row_plans import lookup_plans, plan_for, product_plans
 
 if TYPE_CHECKING:
+    from mpobert_plugin.kept import Kept
     from mpobert_plugin.lazy import Values
     from mpobert_plugin.spec import BankSpec
     from mpobert_plugin.stacked import Place
@@ -99,15 +100,15 @@ class EmbeddingBank(MPOBank):
         Raises
         ------
         PlacementError
-            When the tensors of the bank are on several devices.
+            When the tensors of the bank are on several devices, or on meta and the input is not.
         """
         if ids is None and hidden is None:
             self._check_devices()
             return [self.values_of(slot or 0)]
         self._check_devices()
         if ids is not None:
-            return [(self.look_up(ids), None)]
-        return [(self.logits(hidden), None)]  # type: ignore[arg-type]
+            return [(self.look_up(beside_bank(self, ids)), None)]
+        return [(self.logits(beside_bank(self, hidden)), None)]  # type: ignore[arg-type]
 
     def look_up(self, ids: Tensor) -> Tensor:
         """Return rows of the matrix in the element type of the cores.
@@ -160,6 +161,16 @@ class EmbeddingBank(MPOBank):
             x = pad(hidden.reshape(count, spec.cols).to(cores[0].dtype), (0, beside))
             found = product_of(cores, plan, x)[:, : spec.rows].to(dtype)
         return found.reshape(*hidden.shape[:-1], spec.rows)
+
+    def kept(self) -> Kept | None:
+        """Return what is kept for a forward as this one: it is of use to a head alone.
+
+        Returns
+        -------
+        Kept or None
+            None outside the forward of a model with a tied head.
+        """
+        return super().kept() if self.scope.is_open else None
 
     def hand_out(self) -> None:
         """Do nothing: what is read depends on the words, so that the readers ask for it."""
@@ -238,8 +249,7 @@ class MPOEmbedding(Reader):
         IndexError
             When a number is negative or not below `num_embeddings`.
         """
-        ids = beside_bank(self.bank, input)
-        rows: Tensor = self.bank(ids=ids)[0][0]
+        rows: Tensor = self.bank(ids=input)[0][0]
         return rows.to(input.device)
 
     def extra_repr(self) -> str:
@@ -303,7 +313,7 @@ class MPOHead(nn.Module):
         Tensor
             (..., out_features).
         """
-        found: Tensor = self.bank(hidden=beside_bank(self.bank, x))[0][0]
+        found: Tensor = self.bank(hidden=x)[0][0]
         logits, bias = found.to(x.device), self._parameters["bias"]
         return logits if bias is None else logits + bias.to(logits.dtype)
 

@@ -201,6 +201,22 @@ def test_evaluation_keeps_the_matrix_until_a_core_changes():
     assert not torch.equal(logits(model), before)
 
 
+def test_the_base_model_alone_rebuilds_nothing_for_few_words(monkeypatch):
+    model = with_embedding(tiny_bert(), max_bond=4)
+    bank = bank_of(model)
+    logits(model)
+    with torch.no_grad():
+        bank.central.mul_(2)
+        before = model.bert(ids()[:1, :2])[0]
+        kept = bank._cache
+        monkeypatch.setattr(bank, "weights", None)
+        assert torch.equal(model.bert(ids()[:1, :2])[0], before)
+    assert bank._cache is kept
+    monkeypatch.undo()
+    logits(model)
+    assert bank._cache is not kept
+
+
 def test_one_gradient_step_trains_both_ends_together():
     model = with_embedding(tiny_bert(), max_bond=4).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -175,6 +175,22 @@ def test_the_plain_architecture_refuses_the_file(tmp_path):
         tiny_bert().load_state_dict(state, strict=False)
 
 
+def test_tensors_that_are_read_from_memory_when_they_are_needed():
+    accelerate = pytest.importorskip("accelerate")
+    model = with_embedding(tiny_bert(), "query", max_bond=4)
+    before = logits(model)
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    assert bank_of(model).central.is_meta
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=1e-6)
+
+
+def test_a_model_without_values_says_so():
+    model = with_embedding(tiny_bert(BertModel), max_bond=4).to("meta")
+    assert embedding_of(model)(ids().to("meta")).shape == (2, 7, 32)
+    with pytest.raises(mp.errors.PlacementError, match="bank 'embedding' must hold values"):
+        embedding_of(model)(ids())
+
+
 # Reports
 
 
