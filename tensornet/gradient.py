@@ -21,9 +21,10 @@ import numpy as np
 from tensornet.backend import Backend, dtype_name, eps, library_of, work_dtype
 from tensornet.checks import finite
 from tensornet.errors import ArrayTypeError, DerivativeError, OptionError, complaint
+from tensornet.gram import divided
 from tensornet.linalg import thin_svd
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
-from tensornet.storage import divided, scaled
+from tensornet.storage import scaled
 from tensornet.sweep import identity_cores, meeting_site
 from tensornet.typing import Array, Cores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,29 @@ def square_norm(a: Array, backend: Backend) -> float:
         wide = backend.cast(flat[block], work)
         total += float(backend.numbers((wide @ backend.conj(wide)).real))
     return total
+
+
+def square_distance(a: Array, b: Array, factor: float, backend: Backend) -> float:
+    """Return |a / factor - b|^2, summed in double precision; ``factor`` is a power of two."""
+    work = work_dtype(dtype_name(b))
+    one, two = (backend.tl.reshape(c, (-1,)) for c in (a, b))
+    total = 0.0
+    for block in _blocks(n_elements(a), 1, a, backend):
+        lost = divided(backend.cast(one[block], work), factor) - backend.cast(two[block], work)
+        total += float(backend.numbers((lost @ backend.conj(lost)).real))
+    return total
+
+
+def divided(a: Array, power: float) -> Array:
+    """Return an array divided by a power of two, however small that is.
+
+    In two steps, because the inverse of a subnormal number overflows, and so does the division
+    of complex numbers by one.
+    """
+    if power == 1.0:
+        return a
+    half = math.ldexp(1.0, math.frexp(power)[1] // 2)
+    return a * (1.0 / half) * (half / power)
 
 
 def row_weights(a: Array, backend: Backend) -> np.ndarray[Any, Any]:

@@ -14,13 +14,14 @@ from tensornet.certificate import MetricCertificate
 from tensornet.cores import contract_wide, split
 from tensornet.errors import ToleranceError, complaint
 from tensornet.fitting import TensorSource, fitted
+from tensornet.gram import divided
 from tensornet.layout import MatrixLayout
 from tensornet.limits import make_limits
 from tensornet.linalg import thin_svd
 from tensornet.metric_bonds import fewest, guide_for
 from tensornet.metric_starts import best_start
 from tensornet.single import Made, Request, decompose_tensor, gauged, requested_caps, scale_factors
-from tensornet.storage import divided, narrowed, scaled, weight
+from tensornet.storage import narrowed, scaled, weight
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array, Cores
 from tensornet.whitening import Metric, column_site

@@ -11,6 +11,7 @@ from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
 from tensornet.checks import storage_error
 from tensornet.errors import OptionError, complaint
+from tensornet.evening import evened
 from tensornet.fitting import TensorSource, budget, fitted, one_budget
 from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.storage import carried, in_double, narrowed
@@ -66,7 +67,7 @@ def decompose_under(
     limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
     source = TensorSource(near_one, total, limits.noise, backend)
     swept = fitted(source, limits, request.rtol, request.max_params)
-    cores, center = gauged(swept.cores, swept.center, request.gauge, backend)
+    cores, center = gauged(swept.cores, swept.center, request.gauge, backend, dtype)
     factors = scale_factors(len(cores), center, scale)
     stored, storage = narrowed(cores, dtype, backend, factors, fresh=fresh)
     if any(swept.record.discarded.values()):
@@ -112,11 +113,17 @@ def _identity(tensor: Array, caps: tuple[int, ...], request: Request, norm: floa
     return Made(tuple(backend.own(core) for core in cores), center, certificate)
 
 
-def gauged(cores: Cores, center: int, gauge: str, backend: Backend) -> tuple[Cores, int | None]:
-    """Return the cores in a gauge, and where the norm sits then (None: nowhere alone)."""
+def gauged(
+    cores: Cores, center: int, gauge: str, backend: Backend, dtype: str = "float64"
+) -> tuple[Cores, int | None]:
+    """Return the cores in a gauge, and where the norm sits then (None: nowhere alone).
+
+    ``dtype`` is what they will be stored in: a narrow type needs fewer digits of the spectra.
+    """
     n = len(cores)
     if gauge == "symmetric":
-        return symmetric(in_double(cores)[1], center, backend), None
+        even = None if dtype in DOUBLE else evened(cores, center, backend)
+        return even or symmetric(in_double(cores)[1], center, backend), None
     target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
     if target == center:
         return cores, center

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensornet.backend import Backend, backend_of, dtype_name, work_dtype, working
 from tensornet.errors import ToleranceError, complaint
-from tensornet.gram import square_norm
+from tensornet.gram import divided, square_distance, square_norm
 from tensornet.typing import Array, Cores
 
 _CARRIERS = {
@@ -68,16 +68,6 @@ def carried(a: Array, backend: Backend) -> tuple[float, Array, float]:
     return scale, near_one, total / scale / scale
 
 
-def divided(a: Array, power: float) -> Array:
-    """Return an array divided by a power of two, however small that is.
-
-    In two steps, because the inverse of a subnormal number overflows, and so does the division
-    of complex numbers by one.
-    """
-    half = math.ldexp(1.0, math.frexp(power)[1] // 2)
-    return a * (1.0 / half) * (half / power)
-
-
 def narrowed(
     cores: Cores,
     dtype: str,
@@ -105,14 +95,14 @@ def narrowed(
             continue
         core = backend.cast(given, work_dtype(dtype))
         with np.errstate(over="ignore"):  # looked for in the next line
-            small = backend.cast(core * factor, dtype)
+            small = backend.cast(core if factor == 1.0 else core * factor, dtype)
         if not backend.all_finite(small):
             remedy = "Another gauge spreads the norm differently; else use a wider element type."
             raise ToleranceError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
-        lost = divided(backend.cast(small, work_dtype(dtype)), factor) - core
-        squares += weight(lost, backend) / (weight(core, backend) or 1.0)
+        lost = square_distance(small, core, factor, backend)
+        squares += lost / (weight(core, backend) or 1.0)
         stored.append(backend.own(small))
     return tuple(stored), math.sqrt(squares)
 

@@ -85,6 +85,9 @@ def _check_values(name: str, tensor: Tensor) -> None:
             f"{name} must have values, got a tensor on the meta device. Load the model first, or "
             "make a fresh one with mpobert_plugin.build(..., device='meta')."
         )
+    # One pass: whatever is not finite makes the sum not finite either.
+    if bool(torch.isfinite(tensor.detach().sum())):
+        return
     bad = ~torch.isfinite(tensor.detach())
     count = int(bad.sum())
     if count:
