@@ -94,18 +94,20 @@ def stir_adapters(model: PreTrainedModel) -> None:
 def dense_values(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the tensors of the plain architecture, differentiable in the banks' tensors."""
     base, prefix, family = base_of(model), prefix_of(model), family_of(model)
+    banks = banks_of(model)
     values = {
         name: tensor
         for name, tensor in model.named_parameters(remove_duplicate=False)
         if ".mpo." not in f".{name}" and "adapter_" not in name
     }
     for layer, name in enumerate(layer_names(model)):
-        for role, path in {**family.matrices, **family.norms}.items():
-            bank = banks_of(model)._modules.get(role)
+        for spec in banks.plan.of_layer(layer):
+            bank = banks._modules.get(spec.name)
             if bank is None:
                 continue
-            of_layer = {k: t[bank.slices()[k][layer]] for k, t in bank.tensors().items()}
-            full = f"{prefix}{name}.{path}"
+            slot = spec.slot_of(layer)
+            of_layer = {k: t[bank.slices()[k][slot]] for k, t in bank.tensors().items()}
+            full = f"{prefix}{name}.{ {**family.matrices, **family.norms}[spec.role] }"
             values[f"{full}.weight"] = (
                 dense_matrix(bank, of_layer) if isinstance(bank, MPOBank) else of_layer["weight"]
             )
