@@ -279,6 +279,11 @@ def _torch_backend(tl: Any) -> Backend:
             return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(values)
 
+    def like(values: np.ndarray[Any, Any], a: Array) -> Array:
+        # A tensor could write to memory that numpy keeps from being written.
+        mine = values if values.flags.writeable else values.copy()
+        return torch.as_tensor(mine, device=a.device)
+
     def own(a: Array) -> Array:
         return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
@@ -294,7 +299,7 @@ def _torch_backend(tl: Any) -> Backend:
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),
         place=lambda a: str(a.device),
-        like=lambda values, a: torch.as_tensor(values, device=a.device),
+        like=like,
         matrix_transpose=lambda a: a.transpose(-1, -2),
         split_complex=torch.view_as_real,
         made=made,
