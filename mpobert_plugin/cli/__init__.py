@@ -6,6 +6,17 @@ from mpobert_plugin.cli.app import app
 from mpobert_plugin.cli.change import convert, merge
 from mpobert_plugin.cli.demo import demo
 from mpobert_plugin.cli.look import account, describe
+from mpobert_plugin.cli.pretraining import prepare, pretrain
 from mpobert_plugin.cli.stability import stability
 
-__all__ = ["account", "app", "convert", "demo", "describe", "merge", "stability"]
+__all__ = [
+    "account",
+    "app",
+    "convert",
+    "demo",
+    "describe",
+    "merge",
+    "prepare",
+    "pretrain",
+    "stability",
+]

@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from mpobert_plugin.train.data.masking import Masking
+from mpobert_plugin.train.data.prepare import Vocabulary, prepare
+from mpobert_plugin.train.data.samples import Recipe, Samples
+from mpobert_plugin.train.data.store import Corpus, open_corpus
+from mpobert_plugin.train.data.texts import Reading
 from mpobert_plugin.train.lamb import Lamb
+from mpobert_plugin.train.run import RunResult, pretrain
+from mpobert_plugin.train.settings import PretrainConfig, read_settings
 
-__all__ = ["Lamb"]
+__all__ = [
+    "Corpus",
+    "Lamb",
+    "Masking",
+    "PretrainConfig",
+    "Reading",
+    "Recipe",
+    "RunResult",
+    "Samples",
+    "Vocabulary",
+    "open_corpus",
+    "prepare",
+    "pretrain",
+    "read_settings",
+]

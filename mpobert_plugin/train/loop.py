@@ -357,7 +357,7 @@ def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any]) -> None:
     """
     found = checkpoint.state.get("config", {})
     free = {"log_every", "eval_every", "eval_batches", "save_every", "keep", "workers", "guard"}
-    free |= {"guard_factor", "guard_skips", "compile", "recompute", "micro_batch", "reconstruction"}
+    free |= {"guard_factor", "guard_skips", "micro_batch", "reconstruction"}
     changed = [
         f"{name} {found.get(name)!r} -> {value!r}"
         for name, value in extra["config"].items()

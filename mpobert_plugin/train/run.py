@@ -18,13 +18,14 @@ from mpobert_plugin.train.data.store import Corpus, open_corpus
 from mpobert_plugin.train.journal import Journal
 from mpobert_plugin.train.loop import Loop, check_same_run
 from mpobert_plugin.train.processes import joined
-from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.settings import PretrainConfig, split_settings
 from mpobert_plugin.train.setup import set_up
 from mpobert_plugin.train.signals import end_on_signal
+from mpobert_plugin.train.source import start_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from transformers import PreTrainedModel
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("mpobert_plugin.train")
 CONFIG = "config.json"
+_ELSEWHERE = ("model", "data", "held_out", "out")
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,45 @@ def pretrain(
             journal.close()
         step = loop.progress.step
         return RunResult(step, finished, checkpoints.root / f"step-{step:09d}", wish.name)
+
+
+def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of `pretrain` that a file and words ask for.
+
+    Parameters
+    ----------
+    path : Path, optional
+        A YAML file of settings, with ``model``, ``data``, and perhaps ``held_out`` and ``out``.
+    words : sequence of str
+        Such as ``lr=1e-3``, which override the file's.
+
+    Returns
+    -------
+    dict
+        Model, data, config, out and held_out.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is unknown or impossible, or model or data is missing.
+    DataError
+        When the text cannot be used.
+    """
+    config, found = split_settings(path, words, _ELSEWHERE)
+    for name in ("model", "data"):
+        if found.get(name) is None:
+            raise ConfigError(
+                f"{name} must be given, in the file or as {name}=..., got nothing. A model is a "
+                "preset such as mpobert-12 or a folder; data is what `mpobert prepare` wrote."
+            )
+    corpus = open_corpus(str(found["data"]))
+    return {
+        "model": start_model(found["model"], corpus, config.length, config.seed),
+        "data": corpus,
+        "config": config,
+        "out": str(found.get("out", "mpobert-run")),
+        "held_out": None if found.get("held_out") is None else str(found["held_out"]),
+    }
 
 
 def _nothing(_text: str) -> None:

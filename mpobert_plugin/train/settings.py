@@ -74,8 +74,6 @@ class PretrainConfig:
     eps: float = _option(1e-6, "Number added to the root of the mean square.")
     clip: float = _option(1.0, "Largest norm of the whole gradient; 0 for no limit.")
     reconstruction: str = _option("auto", "'auto', 'per_step' or 'per_micro_batch'.")
-    recompute: float = _option(0.0, "Share of the layers that run again in backward.")
-    compile: bool = _option(False, "Whether torch.compile makes the network.")
     guard: str = _option("stop", "'stop' or 'rollback' when the loss is lost.")
     guard_factor: float = _option(2.0, "Loss above this many times its mean is lost.")
     guard_skips: int = _option(50, "Steps skipped one after the other that are too many.")
@@ -229,13 +227,64 @@ def read_settings(path: str | os.PathLike[str] | None, words: Sequence[str] = ()
     >>> read_settings(None, ["steps=20", "precision=bf16"]).steps
     20
     """
-    options = {} if path is None else _read(Path(path))
+    return _with_words({} if path is None else _read(Path(path)), words)
+
+
+def _with_words(options: dict[str, Any], words: Sequence[str]) -> PretrainConfig:
     for word in words:
         name, mark, value = word.partition("=")
         if not mark or not name:
             raise ConfigError(f"settings must be given as name=value, got {word!r}.")
         options[name] = _parsed(value, word)
     return PretrainConfig.from_dict(options)
+
+
+def split_settings(
+    path: str | os.PathLike[str] | None, words: Sequence[str], names: Sequence[str]
+) -> tuple[PretrainConfig, dict[str, Any]]:
+    """Return settings, and what the file and the words say under other names.
+
+    Parameters
+    ----------
+    path : path, optional
+        A YAML file.
+    words : sequence of str
+        Such as ``lr=1e-3`` or ``model.num_layers=4``.
+    names : sequence of str
+        Names that are no settings.
+
+    Returns
+    -------
+    tuple of (PretrainConfig, dict)
+        Checked settings; values by name.
+
+    Raises
+    ------
+    ConfigError
+        As `read_settings` says.
+
+    Examples
+    --------
+    >>> split_settings(None, ["steps=20", "model.preset=mpobert-12"], ["model"])[1]
+    {'model': {'preset': 'mpobert-12'}}
+    """
+    options = {} if path is None else _read(Path(path))
+    found = {name: options.pop(name) for name in names if name in options}
+    left = []
+    for word in words:
+        name, mark, value = word.partition("=")
+        first, dot, inner = name.partition(".")
+        if not mark or first not in names:
+            left.append(word)
+        elif dot:
+            before = found.get(first)
+            found[first] = {
+                **(before if isinstance(before, dict) else {}),
+                inner: _parsed(value, word),
+            }
+        else:
+            found[first] = _parsed(value, word)
+    return _with_words(options, left), found
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -275,9 +324,6 @@ def _check_counts(config: PretrainConfig) -> None:
         if entry.type == "int":
             value = getattr(config, entry.name)
             check_integer(entry.name, value, least=least.get(entry.name, 1))
-        elif entry.type == "bool" and type(getattr(config, entry.name)) is not bool:
-            value = getattr(config, entry.name)
-            raise ConfigError(f"{entry.name} must be true or false, got {value!r}.")
 
 
 def _check_words(config: PretrainConfig) -> None:
@@ -299,7 +345,6 @@ def _check_ranges(config: PretrainConfig) -> None:
         "eps": (0.0, 1.0),
         "weight_decay": (0.0, 1e3),
         "clip": (0.0, 1e9),
-        "recompute": (0.0, 1.0),
         "warmup_ratio": (0.0, 1.0),
         "guard_factor": (1.0, 1e9),
         "loss_scale": (2.0**-14, 2.0**24),

@@ -21,7 +21,13 @@ from mpobert_plugin.train.aside import sha256_of, write_json, written_aside
 from mpobert_plugin.train.data import store
 from mpobert_plugin.train.data.encoded import is_done, read_part, seal_of, work
 from mpobert_plugin.train.data.store import Corpus, open_corpus
-from mpobert_plugin.train.data.texts import Paragraphs, Reading, documents, text_files
+from mpobert_plugin.train.data.texts import (
+    Paragraphs,
+    Reading,
+    documents,
+    has_text_suffix,
+    text_files,
+)
 from mpobert_plugin.train.data.vocabulary import load_tokenizer, special_ids, train_tokenizer
 
 # Chunks depend on the text alone, so that any number of workers gives the same files.
@@ -162,9 +168,15 @@ def _sources(given: Any) -> list[Any]:
 
 
 def _is_path(entry: object) -> bool:
-    """Tell a list of file names from a list of texts: names exist, or are paths by type."""
+    """Tell a list of file names from a list of texts.
+
+    Names are paths by type, exist, or are one word that ends as text files do: a misspelt one is
+    to be an error and no text.
+    """
     if isinstance(entry, str):
-        return 0 < len(entry) < 4096 and "\n" not in entry and Path(entry).exists()
+        if not 0 < len(entry) < 4096 or "\n" in entry:
+            return False
+        return Path(entry).exists() or (not entry.split()[1:] and has_text_suffix(Path(entry)))
     return hasattr(entry, "__fspath__")
 
 

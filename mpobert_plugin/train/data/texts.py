@@ -168,9 +168,30 @@ def _lines(text: str) -> Paragraphs:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _is_text(path: Path) -> bool:
+def has_text_suffix(path: Path) -> bool:
+    """Return whether a file is one of text by its name.
+
+    Parameters
+    ----------
+    path : Path
+        Any name.
+
+    Returns
+    -------
+    bool
+        True for names such as 'a.txt' and 'b.jsonl.xz'.
+
+    Examples
+    --------
+    >>> has_text_suffix(Path("a.txt.gz")), has_text_suffix(Path("a.png"))
+    (True, False)
+    """
     inner = path.with_suffix("") if path.suffix in _OPENERS else path
-    return path.is_file() and inner.suffix in _KNOWN and not path.name.startswith(".")
+    return inner.suffix in _KNOWN
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and has_text_suffix(path) and not path.name.startswith(".")
 
 
 @contextmanager

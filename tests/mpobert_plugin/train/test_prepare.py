@@ -180,6 +180,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, change):
     ("sources", "message"),
     [
         ("nowhere.txt", "existing files or folders, got nowhere.txt"),
+        (["nowhere.txt"], "existing files or folders, got nowhere.txt"),
         ([], "a vocabulary needs text, got none"),
         ([""], "got none"),
         (["\n \n"], "got none"),

@@ -15,9 +15,9 @@ from mpobert_plugin.train.settings import PretrainConfig, read_settings
 
 def test_a_file_and_words_make_settings(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text("steps: 50\nlr: 1e-3\ncompile: true\n")
+    file.write_text("steps: 50\nlr: 1e-3\n")
     config = read_settings(file, ["steps=60", "beta2=0.95"])
-    assert (config.steps, config.lr, config.compile, config.beta2) == (60, 1e-3, True, 0.95)
+    assert (config.steps, config.lr, config.beta2) == (60, 1e-3, 0.95)
     assert PretrainConfig.from_dict(config.to_dict()) == config
     assert config.replace(seed=4).seed == 4
 
@@ -38,7 +38,6 @@ def test_every_setting_says_what_it_does():
         (["steps"], "name=value, got 'steps'"),
         (["=3"], "name=value, got '=3'"),
         (["lr=[1"], "name=value"),
-        (["compile=1"], "compile must be true or false, got 1"),
         (["optimizer=lam"], "Did you mean 'lamb'"),
         (["precision=fp8"], "'fp32', 'tf32', got 'fp8'"),
         (["beta2=1.0"], "beta2 must be a number of at least 0 and below 1, got 1.0"),

@@ -40,7 +40,7 @@ def fresh(seed=0, **options):
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     small = {"vocab_size": 96, "embedding_size": 8, "max_position_embeddings": 48, "n": 3}
     small["classifier_dropout_prob"] = options.get("hidden_dropout_prob", 0.0)
-    return mp.build("mpobert-12", num_layers=2, **{**sizes, **small, **options})
+    return mp.build("mpobert-12", **{"num_layers": 2, **sizes, **small, **options})
 
 
 def main(corpus: str, out: str, *words: str) -> None:

@@ -1,0 +1,7 @@
+"""``python -m mpobert_plugin.cli``, as which torchrun starts the program."""
+
+from __future__ import annotations
+
+from mpobert_plugin.cli import app
+
+app()
