@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpobert_plugin.cli.app import app
 from mpobert_plugin.cli.change import convert, merge
 from mpobert_plugin.cli.demo import demo
-from mpobert_plugin.cli.look import account, describe
+from mpobert_plugin.cli.look import account, describe, report
 from mpobert_plugin.cli.pretraining import prepare, pretrain
 from mpobert_plugin.cli.stability import stability
 
@@ -18,5 +18,6 @@ __all__ = [
     "merge",
     "prepare",
     "pretrain",
+    "report",
     "stability",
 ]

@@ -11,7 +11,7 @@ from mpobert_plugin.cli.app import app, said
 from mpobert_plugin.cli.folders import check_target, load, save
 from mpobert_plugin.cli.look import AsJson, Folder, Force, Plot
 from mpobert_plugin.cli.options import given_options, read_config, structured
-from mpobert_plugin.cli.show import check_picture, counts_of, show_counts, show_json
+from mpobert_plugin.cli.show import check_picture, counts_of, show_json, show_report
 from mpobert_plugin.errors import ConfigError
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")]
@@ -133,19 +133,19 @@ def _finish(model: Any, folder: Path, out: Path, as_json: bool, plot: Path | Non
     from mpobert_plugin import plotting
     from mpobert_plugin.runtime import banks_of
 
-    errors = plotting.errors_of_plan(banks_of(model).plan)
-    copied = save(model, folder, out)
+    report = mp.report(model)
+    picture = None
     if plot is not None:
-        plotting.save(plotting.errors_by_layer(errors), plot)
-    report = mp.account(model)
-    found = [error for row in errors.values() for error in row if error is not None]
+        picture = plotting.errors_by_layer(plotting.errors_of_plan(banks_of(model).plan))
+    copied = save(model, folder, out)
+    if plot is not None and picture is not None:
+        plotting.save(picture, plot)
     if as_json:
-        fields = {"folder": str(out), "copied": copied, "account": counts_of(report)}
-        show_json({**fields, "errors": errors})
+        counts = counts_of(mp.account(model))
+        fields = {"folder": str(out), "copied": copied, "account": counts}
+        show_json({**fields, "report": report.to_dict()})
         return
-    show_counts(report)
-    if found:
-        typer.echo(f"relative errors of the matrices {min(found):.3g} to {max(found):.3g}")
+    show_report(report)
     typer.echo(_written(out, copied))
 
 

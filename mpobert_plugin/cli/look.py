@@ -9,7 +9,7 @@ import typer
 
 from mpobert_plugin.cli.app import app, said
 from mpobert_plugin.cli.folders import load
-from mpobert_plugin.cli.show import check_picture, counts_of, show_counts, show_json
+from mpobert_plugin.cli.show import check_picture, counts_of, show_counts, show_json, show_report
 
 Folder = Annotated[Path, typer.Argument(help="A folder that save_pretrained wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -56,3 +56,29 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
             show_json(banks_of(model).plan.to_dict())
         else:
             typer.echo(text)
+
+
+@app.command()
+def report(
+    folder: Folder, as_json: AsJson = False, plot: Plot = None, force: Force = False
+) -> None:
+    """Say what a conversion lost and saved: the error and the size of every matrix.
+
+    With --plot, a heat map of the errors by role and layer. Exit code: 0 when done, 2 when it
+    cannot run, 130 when Ctrl-C ends it.
+    """
+    with said():
+        import mpobert_plugin as mp
+        from mpobert_plugin import plotting
+        from mpobert_plugin.runtime import banks_of
+
+        check_picture(plot, force)
+        model = load(folder)
+        found = mp.report(model)
+        if plot is not None:
+            errors = plotting.errors_of_plan(banks_of(model).plan)
+            plotting.save(plotting.errors_by_layer(errors), plot)
+        if as_json:
+            show_json(found.to_dict())
+        else:
+            show_report(found)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mpobert_plugin.accounting import ParameterReport
+    from mpobert_plugin.report import ConversionReport, MatrixReport
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -57,6 +58,27 @@ def show_counts(report: ParameterReport) -> None:
     ]
     show_table("Parameters", ("kind", "number", "of stored"), rows)
     typer.echo(f"stored / plain {report.ratio:.4f}, compression {report.compression:.2f}")
+
+
+def show_report(report: ConversionReport) -> None:
+    """Print the errors and sizes of a conversion as a table with a line for each role."""
+    rows = [
+        _of_matrices(role, [m for m in report.matrices if m.role == role])
+        for role in dict.fromkeys(matrix.role for matrix in report.matrices)
+    ]
+    rows.append(_of_matrices("all matrices", report.matrices))
+    columns = ("role", "matrices", "stored", "plain", "stored / plain", "relative errors")
+    show_table(f"{report.model}: matrices in cores", columns, rows)
+    for line in report.summary():
+        typer.echo(line)
+
+
+def _of_matrices(name: str, matrices: Sequence[MatrixReport]) -> tuple[str, ...]:
+    stored, dense = sum(m.stored for m in matrices), sum(m.dense for m in matrices)
+    errors = [m.error for m in matrices if m.error is not None]
+    span = f"{min(errors):.3g} to {max(errors):.3g}" if errors else "-"
+    numbers = (f"{len(matrices)}", f"{round(stored):,}", f"{dense:,}", f"{stored / dense:.4f}")
+    return (name, *numbers, span)
 
 
 def check_picture(path: Path | None, force: bool) -> None:

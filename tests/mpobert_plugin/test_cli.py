@@ -62,7 +62,7 @@ class TestConvert:
         out = tmp_path / "out"
         result = run("convert", bert, "-o", out, "--max-bond", 4, "--target", "query")
         assert "written: " in result.stdout
-        assert "relative errors of the matrices 0." in result.stdout
+        assert "relative error of all matrices together 0." in result.stdout
         loaded = AutoModelForMaskedLM.from_pretrained(out)
         direct = mp.convert(BertForMaskedLM.from_pretrained(bert), max_bond=4, targets=["query"])
         torch.testing.assert_close(logits(loaded), logits(direct.eval()), rtol=0, atol=0)
@@ -111,7 +111,7 @@ class TestConvert:
         assert fields["copied"] == ["vocab.txt"]
         model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
         assert fields["account"]["unique"] == mp.account(model).unique
-        assert [len(row) for row in fields["errors"].values()] == [4] * 6
+        assert fields["report"] == mp.report(model).to_dict()
 
     def test_a_picture_of_the_errors(self, bert, tmp_path):
         command = ("convert", bert, "-o", tmp_path / "out", "--max-bond", 3, "--plot")
@@ -193,6 +193,19 @@ class TestLooking:
         plan = json.loads(run("describe", converted, "--json").stdout)
         assert mp.ConversionPlan.from_dict(plan) == model.config.quantization_config.plan
         assert "model must be converted" in fails("describe", bert)
+
+    def test_report(self, bert, converted, tmp_path):
+        found = mp.report(BertForMaskedLM.from_pretrained(converted))
+        text = run("report", converted, "--plot", tmp_path / "errors.pdf").stdout
+        assert f"{found.stored_matrices:,}" in text
+        assert f"largest {found.largest.error:.4g} in {found.largest.name}" in text
+        assert (tmp_path / "errors.pdf").read_bytes().startswith(b"%PDF")
+        assert json.loads(run("report", converted, "--json").stdout) == found.to_dict()
+        assert "model must be converted" in fails("report", bert)
+
+    def test_a_conversion_that_saves_nothing_says_so(self, bert, tmp_path):
+        text = run("convert", bert, "-o", tmp_path / "out").stdout
+        assert "Nothing is saved: without a cut and without sharing" in text
 
 
 class TestFaults:
