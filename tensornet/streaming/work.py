@@ -11,7 +11,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tensornet import files
-from tensornet.errors import FileAccessError, FileFormatError, OptionError, complaint
+from tensornet.errors import (
+    FileAccessError,
+    FileFormatError,
+    OptionError,
+    TensorNetError,
+    complaint,
+)
 from tensornet.streaming.matrix import left, treat, unfit
 from tensornet.streaming.options import Options
 from tensornet.streaming.parts import Parts
@@ -86,8 +92,15 @@ def decompose_file(
     parts = Parts(out.with_name(f"{out.name}.parts"), plan)
     # What stands there already may be the half of a result that was being put together.
     target = checked_target(found, Path(source), out, overwrite=overwrite or parts.whole)
+    anew = not parts.folder.exists()
     parts.begin(overwrite=overwrite)
-    rows = dict(_rows(found, options, parts, progress, _bonds(found, options, progress)))
+    try:
+        bonds = _bonds(found, options, progress)
+    except TensorNetError:
+        if anew:  # nothing is done yet: another budget is welcome
+            parts.remove()
+        raise
+    rows = dict(_rows(found, options, parts, progress, bonds))
     parts.complete()
     for shard, path in zip(found.shards, shard_targets(found, target), strict=True):
         own = [rows[name] for name in shard.entries]

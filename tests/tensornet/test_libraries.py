@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -197,3 +198,14 @@ class TestJax:
     def test_a_core_held_twice_counts_once(self):
         core = made(np.ones((1, 2, 2, 1), dtype="float32"), "jax")
         assert tn.account([tn.MPO([core]), tn.MPO([core])]).unique == 4
+
+
+def test_constants_that_numpy_keeps_are_copied_for_torch():
+    kept = np.broadcast_to(np.eye(2), (3, 2, 2))
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    like = torch.ones(1, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_backend("pytorch").like(kept, like).shape == (3, 2, 2)
+        m = tn.mpo(torch.arange(35.0).reshape(5, 7), 3)
+        assert (m @ m.T).shape == (5, 5)

@@ -75,15 +75,19 @@ def test_a_bad_matrix_is_named_before_anything_is_written(model, tmp_path):
     path, tensors = model
     tensors["noise"][3, 4] = float("nan")
     save_file(tensors, path)
+    out = tmp_path / "o.safetensors"
     with pytest.raises(tn.errors.NonFiniteError, match=r"^noise .*Exclude it to leave it as it is"):
-        decompose_file(path, tmp_path / "o.safetensors", Options(max_params=5000))
-    made = decompose_file(
-        path,
-        tmp_path / "o.safetensors",
-        Options(max_params=9000, exclude=("noise",)),
-        overwrite=True,
-    )
+        decompose_file(path, out, Options(max_params=5000))
+    assert list(tmp_path.iterdir()) == [path]
+    made = decompose_file(path, out, Options(max_params=9000, exclude=("noise",)))
     assert made.stored <= 9000
+
+
+def test_a_budget_below_the_least_leaves_no_trace(model, tmp_path):
+    path, _ = model
+    with pytest.raises(tn.errors.OptionError, match=r"max_params must be at least \d+, got 9"):
+        decompose_file(path, tmp_path / "o.safetensors", Options(max_params=9))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_resumed_budget_is_for_the_same_choice_of_matrices(model, tmp_path):
