@@ -67,7 +67,8 @@ def convert(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A plain ALBERT or BERT with any head.
+        A plain model of a known family with any head, or one of another type whose layers stand
+        in a numbered list; its matrices must be named by `targets`.
     config : MPOConfig, optional
         All options in one object; the options below override it.
     sharing : str, list of blocks, function or mapping, optional

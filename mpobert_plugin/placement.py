@@ -26,6 +26,8 @@ def keep_banks_whole(model: PreTrainedModel) -> None:
     """
     for owner in owners_of(model):
         owner._no_split_modules = [*_others(owner), *_WHOLE]
+        # No plan splits plain matrices that are not there: each process would have whole ones.
+        owner._tp_plan = {}
 
 
 def forget_banks(model: PreTrainedModel) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.families.checks import check_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,11 @@ class Family:
     embedding : str
         Path of the word embedding, seen from the base model; empty when it is not known.
 
+    Raises
+    ------
+    ConfigError
+        When a field has a value that no model could have.
+
     Examples
     --------
     >>> from mpobert_plugin.families import BERT
@@ -61,6 +67,9 @@ class Family:
     norm_kind: str = "layer"
     needs_targets: bool = False
     embedding: str = ""
+
+    def __post_init__(self) -> None:
+        check_family(self)
 
     def layer_names(self, base: nn.Module) -> list[str]:
         """Return the names of the layers of a base model, first layer first.

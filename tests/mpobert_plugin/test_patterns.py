@@ -351,3 +351,46 @@ def test_groups_follow_the_policy():
     assert layers == [["0", "1"], ["2", "3"]]
     with pytest.raises(ConversionError, match="must be converted"):
         mp.sharing_groups(tiny_bert())
+
+
+# Families of one's own
+
+OWN = {
+    "name": "own",
+    "model_types": ("own",),
+    "layer_pattern": r"layers\.\d+",
+    "matrices": {"ffn_in": "fc1"},
+    "norms": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model_types": "own"}, r"model_types of family 'own' must be a tuple .* got 'own'"),
+        ({"norm_kind": "rmsnorm"}, "norm_kind .* 'layer' or 'rms', got 'rmsnorm'"),
+        ({"matrices": {}}, "must name at least one role"),
+        ({"layer_pattern": "layers.("}, r"must be a regular expression, got 'layers\.\('"),
+        ({"norms": {"ffn_in": "norm"}}, "each role once, got ffn_in twice"),
+        ({"matrices": {"mlp.fc1": "mlp.fc1"}}, r"names without dots .* got 'mlp\.fc1'"),
+        ({"matrices": {"values": "v"}}, "got 'values'"),
+        ({"adapter_defaults": ("ffn_inn",)}, "got 'ffn_inn'. Did you mean 'ffn_in'"),
+    ],
+)
+def test_descriptions_that_could_only_fail_later(fields, text):
+    Family(**OWN)
+    with pytest.raises(ConfigError, match=text):
+        Family(**{**OWN, **fields})
+
+
+def test_a_type_belongs_to_one_family(monkeypatch):
+    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    with pytest.raises(
+        ConfigError, match="model_types must be new, got 'bert', which family 'bert'"
+    ):
+        register_family(Family(**{**OWN, "model_types": ("own", "bert")}))
+    assert "own" not in registry._FAMILIES
+    register_family(Family(**OWN))
+    register_family(Family(**OWN))
+    with pytest.raises(ConfigError, match="Did you mean 'own'"):
+        family_for("owm")

@@ -1,0 +1,77 @@
+"""Refuse a description of a family that could only fail later."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mpobert_plugin.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from mpobert_plugin.families.family import Family
+
+NORM_KINDS = ("layer", "rms")
+
+
+def check_family(family: Family) -> None:
+    """Raise when a family has a field that no model could have.
+
+    Parameters
+    ----------
+    family : Family
+        Any description.
+
+    Raises
+    ------
+    ConfigError
+        When a field has an impossible value; its name and value are told.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.families import BERT
+    >>> check_family(BERT)
+    """
+    where = f"family {family.name!r}"
+    if isinstance(family.model_types, str) or not family.model_types:
+        raise ConfigError(
+            f"model_types of {where} must be a tuple of texts, got {family.model_types!r}."
+        )
+    if family.norm_kind not in NORM_KINDS:
+        raise ConfigError(
+            f"norm_kind of {where} must be {' or '.join(map(repr, NORM_KINDS))}, got "
+            f"{family.norm_kind!r}."
+        )
+    if not family.matrices:
+        raise ConfigError(f"matrices of {where} must name at least one role, got none.")
+    try:
+        re.compile(family.layer_pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"layer_pattern of {where} must be a regular expression, got "
+            f"{family.layer_pattern!r}: {error}."
+        ) from error
+    _check_roles(family, where)
+
+
+def _check_roles(family: Family, where: str) -> None:
+    kinds = (family.matrices, family.norms, family.beside)
+    roles = [role for kind in kinds for role in kind]
+    twice = sorted({role for role in roles if roles.count(role) > 1})
+    if twice:
+        raise ConfigError(f"{where} must use each role once, got {', '.join(twice)} twice.")
+    for role in roles:
+        # Banks are kept in a dictionary of modules, whose keys are names of attributes.
+        if not role or "." in role or hasattr(nn.ModuleDict, role):
+            raise ConfigError(
+                f"roles of {where} must be names without dots that torch.nn.ModuleDict does not "
+                f"use itself, got {role!r}."
+            )
+    known = [*family.matrices, *family.beside]
+    for role in family.adapter_defaults:
+        if role not in known:
+            raise ConfigError(
+                f"adapter_defaults of {where} must be among its matrices, got {role!r}. "
+                f"{did_you_mean(role, known)}"
+            )
