@@ -15,6 +15,8 @@ from mpobert_plugin.convert import assemble
 from mpobert_plugin.errors import ConfigError, did_you_mean
 from mpobert_plugin.init.fresh import check_identity, fill_fresh
 from mpobert_plugin.init.stable import fresh_factors, scaled_plan
+from mpobert_plugin.linear import MPOLinear
+from mpobert_plugin.locate import base_of, family_of, layer_names
 from mpobert_plugin.options import check_integer, own_integer, refuse_unknown, refuse_useless
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.runtime import Banks
@@ -156,13 +158,26 @@ def build(
         model: PreTrainedModel = getattr(transformers, HEADS[head])(host).to(kind)
         model.config.dtype = kind
         plan = make_plan(model, config, sources=(0,) * layers)
-        plan = scaled_plan(plan, fresh_factors(scale, branch_multiplier, plan))
+        factors = fresh_factors(scale, branch_multiplier, plan)
+        plan = scaled_plan(plan, factors)
         check_identity(plan)
         banks = Banks(dict(make_banks(plan, dtype=kind)), plan)
         if model.device.type != "meta":
             fill_fresh(banks, host.initializer_range, config.gauge)
         assemble(model, plan, banks, config)
+        _scale_plain(model, factors)
     return model
+
+
+def _scale_plain(model: PreTrainedModel, factors: Mapping[str, float]) -> None:
+    """Scale the matrices that no bank holds, since `targets` left them out."""
+    base, family = base_of(model), family_of(model)
+    with torch.no_grad():
+        for layer in layer_names(model):
+            for role, factor in factors.items():
+                module = base.get_submodule(f"{layer}.{family.matrices[role]}")
+                if not isinstance(module, MPOLinear):
+                    module.weight.mul_(factor)  # type: ignore[operator]
 
 
 def _one_of(argument: str, given: object, known: Iterable[str]) -> None:

@@ -126,6 +126,8 @@ def measure_update(
     """
     check_model(model)
     _check_optimizer(model, optimizer)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError("model must have values, got parameters on the meta device.")
     if not isinstance(batch, Mapping):
         raise ConfigError(
             f"batch must map the arguments of the model's forward to tensors, got "

@@ -136,13 +136,27 @@ class Deep:
         Raises
         ------
         ConfigError
-            When a deep layer has no auxiliary tensors of its own, or none at all.
+            When a deep layer has no auxiliary tensors of its own, or none at all, as where a matrix
+        that is to be scaled stays plain.
         """
         if self.scale is None or prepared.plan.n_layers <= self.threshold:
             return prepared
+        self._check_covered(prepared.plan)
         banks = tuple(self._bank(spec, prepared) for spec in prepared.plan.banks)
         prepared.plan = replace(prepared.plan, banks=banks)
         return prepared
+
+    def _check_covered(self, plan: ConversionPlan) -> None:
+        deep = set(range(self.threshold, plan.n_layers))
+        for role in SCALED:
+            covered = {k for spec in plan.banks if spec.role == role for k in spec.layer_numbers}
+            if not deep <= covered:
+                raise ConfigError(
+                    f"deep_init={self.deep_init!r} scales {', '.join(SCALED)}, got {role!r} plain "
+                    f"in {len(deep - covered)} of the {len(deep)} layers from {self.threshold} "
+                    "on. Convert these matrices in all layers: leave out targets, ratio and "
+                    "max_params."
+                )
 
     def _bank(self, spec: BankSpec, prepared: Prepared) -> BankSpec:
         scaled = spec.role in SCALED
@@ -239,8 +253,12 @@ def fresh_factors(
             f"scale and branch_multiplier exclude each other, got {scale!r} and {multiplier!r}."
         )
     if scale is not None:
-        counts = {spec.role: _carriers(spec) for spec in plan.banks if spec.role in SCALED}
-        return {role: core_factor(scale, plan.n_layers, m) ** m for role, m in counts.items()}
+        counts = {spec.role: _carriers(spec) for spec in plan.banks}
+        # A matrix that stays plain is scaled as if it had the four tensors of five sites.
+        return {
+            role: core_factor(scale, plan.n_layers, counts.get(role, 4)) ** counts.get(role, 4)
+            for role in SCALED
+        }
     if value is None:
         value = branch_multiplier(plan.n_layers)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:

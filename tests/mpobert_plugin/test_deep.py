@@ -165,6 +165,10 @@ class TestDeepen:
                 {"n": 1, "deep_init": "copy_scaled"},
                 "needs auxiliary tensors, got a single site for 'value'. Take two sites or more.",
             ),
+            (
+                {"targets": ["query", "value"], "deep_init": "copy_scaled"},
+                "got 'attention_output' plain in 2 of the 2 layers from 4 on. Convert these",
+            ),
             ({"preset": "text"}, "preset must be 'paper' or None, got 'text'"),
             ({"treshold": 3}, "Did you mean 'threshold'?"),
         ],
@@ -245,6 +249,24 @@ class TestFresh:
         for role in ROLES:
             expected = matrices(plain, role)[1] * (factor if role in SCALED else 1.0)
             torch.testing.assert_close(matrices(model, role)[1], expected, rtol=1e-4, atol=1e-8)
+
+    @pytest.mark.parametrize("scale", [None, "product", "per_core"])
+    def test_matrices_that_stay_plain_are_scaled_too(self, scale):
+        for targets in (["query"], ["query", "ffn_out"]):
+            model = self.build(targets=targets, scale=scale, head="none")
+            factor = {None: 0.25, "product": 8**-0.5, "per_core": 1 / 8}[scale]
+            for layer in model.encoder.albert_layer_groups:
+                inner = layer.albert_layers[0]
+                plain = {"ffn_in": inner.ffn, "value": inner.attention.value}
+                plain |= {"attention_output": inner.attention.dense}
+                for role, module in plain.items():
+                    end = role == "attention_output" or scale is not None
+                    expected = 0.02 * (factor if end else 1.0)
+                    assert float(module.weight.detach().std()) == pytest.approx(expected, rel=0.1)
+                expected = 0.02 * factor
+                assert float(inner.ffn_output.weight.detach().std()) == pytest.approx(
+                    expected, rel=0.1
+                )
 
     def test_adapters_of_a_scaled_matrix_are_scaled_with_it(self):
         model = self.build(adapter_rank=2, adapter_alpha=6.0)

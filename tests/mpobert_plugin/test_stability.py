@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from transformers import AlbertModel
+from transformers import AlbertModel, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import mpobert_plugin as mp
@@ -126,6 +126,17 @@ class TestMeasureUpdate:
         assert update.central == 0.0
         assert update.others["dense"] > 0.0
 
+    def test_causal_models_and_several_banks_for_a_role(self):
+        torch.manual_seed(0)
+        sizes = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 99, "n_positions": 32}
+        model = GPT2LMHeadModel(GPT2Config(**sizes)).double()
+        mp.convert(model, n=3, max_bond=6)
+        optimizer = mp.train.Lamb(mp.param_groups(model, "lamb", lr=1e-3))
+        before = state_of(model, optimizer)
+        update = measure_update(model, batch(), optimizer)
+        assert min(update.central, update.auxiliary, update.norm, update.total) > 0.0
+        assert same(state_of(model, optimizer), before)
+
     def test_what_was_raised_leaves_everything(self):
         made = model()
 
@@ -158,6 +169,9 @@ class TestMeasureUpdate:
             measure_update(made, batch(), optimizer)
         with pytest.raises(ModelTypeError):
             measure_update(torch.nn.Linear(2, 2), batch(), optimizer)
+        empty = mp.build("mpobert-12", device="meta")
+        with pytest.raises(ConfigError, match="got parameters on the meta device"):
+            measure_update(empty, batch(), torch.optim.SGD(empty.parameters(), lr=1.0))
         headless = tiny_albert(AlbertModel)
         with pytest.raises(ConfigError, match="Use a model with a head"):
             measure_update(
