@@ -176,11 +176,11 @@ def product_of(cores: Sequence[Tensor], plan: RowPlan, x: Tensor) -> Tensor:
 def _left(cores: Sequence[Tensor], tables: int, ids: Tensor) -> Tensor:
     """Return (count, columns, bond) for row numbers of the left side."""
     dims = [core.shape[1] for core in cores]
-    state = _left_table(cores[:tables])[ids // math.prod(dims[tables:])]
+    state = _entries(_left_table(cores[:tables]), ids // math.prod(dims[tables:]))
     for site in range(tables, len(cores)):
         _, _, j, right = cores[site].shape
         digit = ids // math.prod(dims[site + 1 :]) % dims[site]
-        factor = cores[site].transpose(0, 1)[digit].flatten(2)
+        factor = _entries(cores[site].transpose(0, 1), digit).flatten(2)
         state = (state @ factor).reshape(-1, state.shape[1] * j, right)
     return state
 
@@ -189,13 +189,19 @@ def _right(cores: Sequence[Tensor], tables: int, ids: Tensor) -> Tensor:
     """Return (count, bond, columns) for row numbers of the right side."""
     dims = [core.shape[1] for core in cores]
     first = len(cores) - tables
-    state = _right_table(cores[first:])[ids % math.prod(dims[first:])]
+    state = _entries(_right_table(cores[first:]), ids % math.prod(dims[first:]))
     for site in reversed(range(first)):
         left, _, j, _ = cores[site].shape
         digit = ids // math.prod(dims[site + 1 :]) % dims[site]
-        factor = cores[site].transpose(0, 1)[digit].flatten(1, 2)
+        factor = _entries(cores[site].transpose(0, 1), digit).flatten(1, 2)
         state = (factor @ state).reshape(-1, left, j * state.shape[2])
     return state
+
+
+def _entries(table: Tensor, numbers: Tensor) -> Tensor:
+    """Return entries of a table along its first axis."""
+    # The backward of an embedding takes less time than that of an index.
+    return embedding(numbers, table.flatten(1)).unflatten(1, table.shape[1:])
 
 
 def _left_table(cores: Sequence[Tensor]) -> Tensor:

@@ -215,3 +215,24 @@ def test_a_compiled_model_is_one_graph():
     assert counter.frame_count == 1
     assert bank_of(model).scope.matrix is None
     torch._dynamo.reset()
+
+
+@pytest.mark.gpu
+def test_rows_and_logits_on_a_gpu():
+    model = with_embedding(tiny_bert(), max_bond=4).train()
+    expected = model(ids(), labels=ids())
+    expected.loss.backward()
+    gradients = [p.grad.clone() for p in bank_of(model).parameters()]
+    model.zero_grad()
+    model.cuda()
+    found = model(ids().cuda(), labels=ids().cuda())
+    found.loss.backward()
+    torch.testing.assert_close(found.logits.cpu(), expected.logits, rtol=1e-3, atol=1e-4)
+    for p, gradient in zip(bank_of(model).parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad.cpu(), gradient, rtol=1e-2, atol=1e-5)
+    with torch.autocast("cuda", torch.float16):
+        assert model(ids().cuda()).logits.dtype == torch.float16
+    model.eval()
+    torch.testing.assert_close(
+        model(ids().cuda()).logits.cpu(), expected.logits, rtol=1e-3, atol=1e-4
+    )
