@@ -31,7 +31,7 @@ from mpobert_plugin.counting import planned_report
 from mpobert_plugin.locate import family_of
 from mpobert_plugin.parts import linears_of
 
-SHARES = (0.75, 0.5, 0.35, 0.25, 0.15)
+SHARES = (0.75, 0.5, 0.35, 0.25)
 GROUPS = (1, 2, 3, 6)
 RANKS = (8, 32)
 
@@ -146,30 +146,35 @@ def measured_by(measure: str, number: int) -> Callable[[Any, Any], int]:
 
 
 def trials(model: Any) -> Iterator[Trial]:
-    """Yield every way to compress a model that makes sense for it, those without cost first."""
+    """Yield every way to compress a model that makes sense for it, quick ones first."""
     yield Trial("original", "-", lambda _model, _calibration: None)
     yield Trial("full bonds, nothing shared", "-", lambda model, _c: mp.convert(model) and None)
     distinct = model.config.model_type != "albert"
-    for share, number in targets(model).items():
-        setting = f"share {share:g}"
-        for calibrated in (False, True):
-            low_rank = "whitened" if calibrated else "low_rank"
-            yield Trial("SVD per matrix", setting, truncated(share), calibrated)
-            yield Trial("SVD by budget", setting, as_baseline(low_rank, number), calibrated)
-            yield Trial("MPO by bond", setting, capped(number), calibrated)
-            yield Trial("MPO by budget", setting, by_budget(number), calibrated)
-            if distinct:
-                yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
-        for measure in ("relative", "absolute"):
-            yield Trial(f"MPO by {measure} squares", setting, measured_by(measure, number))
-    for groups in GROUPS if distinct else ():
-        for n in (5, 3):
-            yield Trial("joint sharing", f"groups {groups}, n {n}", joint(groups, 0, n))
-            for rank in RANKS:
-                for calibrated in (False, True):
-                    setting = f"groups {groups}, n {n}, rank {rank}"
-                    apply = joint(groups, rank, n)
-                    yield Trial("joint sharing + adapters", setting, apply, calibrated)
+    for calibrated in (False, True):
+        for share, number in targets(model).items():
+            yield from _cut(share, number, calibrated, distinct)
+        for groups in GROUPS if distinct else ():
+            yield from _joined(groups, calibrated)
+
+
+def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterator[Trial]:
+    setting, low_rank = f"share {share:g}", "whitened" if calibrated else "low_rank"
+    yield Trial("SVD per matrix", setting, truncated(share), calibrated)
+    yield Trial("SVD by budget", setting, as_baseline(low_rank, number), calibrated)
+    if distinct:
+        yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
+    yield Trial("MPO by bond", setting, capped(number), calibrated)
+    yield Trial("MPO by budget", setting, by_budget(number), calibrated)
+    for measure in () if calibrated else ("relative", "absolute"):
+        yield Trial(f"MPO by {measure} squares", setting, measured_by(measure, number))
+
+
+def _joined(groups: int, calibrated: bool) -> Iterator[Trial]:
+    for n in () if calibrated else (5, 3):
+        yield Trial("joint sharing", f"groups {groups}, n {n}", joint(groups, 0, n))
+    for rank in RANKS:
+        setting = f"groups {groups}, n 5, rank {rank}"
+        yield Trial("joint sharing + adapters", setting, joint(groups, rank, 5), calibrated)
 
 
 def measure(task: Task, trial: Trial) -> dict[str, Any]:
