@@ -34,10 +34,9 @@ def check_family(family: Family) -> None:
     >>> check_family(BERT)
     """
     where = f"family {family.name!r}"
-    if isinstance(family.model_types, str) or not family.model_types:
-        raise ConfigError(
-            f"model_types of {where} must be a tuple of texts, got {family.model_types!r}."
-        )
+    types: object = family.model_types
+    if not isinstance(types, tuple) or not types:
+        raise ConfigError(f"model_types of {where} must be a tuple of texts, got {types!r}.")
     if family.norm_kind not in NORM_KINDS:
         raise ConfigError(
             f"norm_kind of {where} must be {' or '.join(map(repr, NORM_KINDS))}, got "
