@@ -35,6 +35,7 @@ from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.presets import build
 from mpobert_plugin.published import PresetRow, PresetsTable, presets_table
+from mpobert_plugin.report import ConversionReport, MatrixReport, report
 from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
 from mpobert_plugin.sharing_groups import sharing_groups
@@ -44,6 +45,7 @@ register()
 
 __all__ = [
     "ConversionPlan",
+    "ConversionReport",
     "MPOBank",
     "MPOConfig",
     "MPOEmbedding",
@@ -52,6 +54,7 @@ __all__ = [
     "MPOLinear",
     "MPONormBank",
     "MPORMSNorm",
+    "MatrixReport",
     "MergeReport",
     "ParameterReport",
     "PresetRow",
@@ -81,6 +84,7 @@ __all__ = [
     "peft",
     "presets_table",
     "plan_reconstruction",
+    "report",
     "set_cache",
     "set_strategy",
     "sharing_groups",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tensornet as tn
 from mpobert_plugin.adapter import init_adapter
+from mpobert_plugin.init.damping import damped
 from mpobert_plugin.init.residual import fit_adapter
 from mpobert_plugin.init.stacks import layout_of
 
@@ -74,7 +75,7 @@ def add_adapters(
     for slot, (_, matrix) in enumerate(layers if residual else ()):
         wide = matrix.detach().double()
         left = wide - rebuilt(spec, stacks, slot)
-        metric = None if metrics is None else metrics[slot].double()
+        metric = None if metrics is None else damped(metrics[slot].double())
         norm = float(torch.linalg.vector_norm(wide))
         fitted = fit_adapter(left, spec.adapter_rank, spec.adapter_scale, metric, norm)
         up[slot], down[slot] = (factor.to(up.dtype) for factor in fitted)

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.errors import SharingError
+from mpobert_plugin.init.damping import damped
 from mpobert_plugin.sharing import members
-
-# Directions of which the inputs have less than this share count as unseen.
-_UNSEEN = 1e-10
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,25 +153,25 @@ def mean_in_metric(matrices: Sequence[Tensor], metrics: Sequence[Tensor]) -> Ten
     matrices : sequence of Tensor, shape (rows, cols)
         The matrices W.
     metrics : sequence of Tensor, shape (cols, cols)
-        Their metrics H, positive semidefinite.
+        Their metrics H, positive semidefinite; they are damped first.
 
     Returns
     -------
     Tensor
-        Where no metric sees a direction, M does what the plain mean does.
+        In the element type of the matrices.
 
     Examples
     --------
     >>> one, two = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 2.0]])
     >>> mean_in_metric([one, two], [torch.diag(torch.tensor([3.0, 0.0])), torch.eye(2)])
-    tensor([[1.2500, 2.0000]])
+    tensor([[1.2509, 1.9707]])
     """
     wide = metrics[0].dtype
     plain = torch.stack([matrix.to(wide) for matrix in matrices]).mean(0)
-    total = torch.stack(list(metrics)).sum(0)
-    pull = sum((w.to(wide) - plain) @ h for w, h in zip(matrices, metrics, strict=True))
-    values, vectors = torch.linalg.eigh(total)
-    floor = _UNSEEN * values[-1].clamp_min(0.0)
-    inverse = torch.where(values > floor, 1.0 / values, torch.zeros_like(values))
-    best: Tensor = plain + (pull @ vectors * inverse) @ vectors.T
+    total, pull = torch.zeros_like(metrics[0]), torch.zeros_like(plain)
+    for matrix, metric in zip(matrices, metrics, strict=True):
+        own = damped(metric)
+        total += own
+        pull += (matrix.to(wide) - plain) @ own
+    best: Tensor = plain + torch.linalg.solve(total, pull.T).T
     return best.to(matrices[0].dtype)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import tensornet as tn
 from mpobert_plugin.errors import ConfigError, ConversionError
+from mpobert_plugin.init.damping import damped
 from mpobert_plugin.init.joint import check_gauge, joint_cores
 from mpobert_plugin.init.shared import Shared, mean_of, share
 from mpobert_plugin.sharing import members
@@ -215,7 +216,8 @@ class _Job:
         if self.metrics is None or not (self.lossy or self.rtol is not None):
             return None
         own = [self.metrics[slot] for slot in members(self.spec.central)[group]]
-        return own[0] if all(metric is own[0] for metric in own) else torch.stack(own).mean(0)
+        same = all(metric is own[0] for metric in own)
+        return damped(own[0] if same else torch.stack(own).mean(0))
 
     def together(self, slices: Sequence[int], bonds: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Return the cores of the matrices of a group, one for each auxiliary slice."""

@@ -422,7 +422,7 @@ def test_calibration_lowers_the_errors_of_the_outputs(options):
         assert spec.output_errors == pytest.approx(measured, rel=1e-4, abs=1e-9)
         sums[0] += sum(e * e for e in measured)
         sums[1] += sum(e * e for e in output_errors(plain, blind, spec.role, metrics[spec.role]))
-    assert sums[0] < 0.9 * sums[1]
+    assert sums[0] < 0.95 * sums[1]
     assert all(not spec.output_errors for spec in plan_of(blind).banks)
 
 
@@ -433,12 +433,25 @@ def test_two_sites_are_the_whitened_svd():
     model = mp.convert(
         copy.deepcopy(plain), targets=["ffn_in"], shapes=shapes, max_bond=4, calibration=BATCHES
     )
-    for layer, W in enumerate(weights(plain, "ffn_in")):
-        values, vectors = torch.linalg.eigh(H[layer])
-        root = vectors * values.clamp_min(0).sqrt()
-        spectrum = torch.linalg.svdvals(W @ root)
-        best = float(spectrum[4:].norm() / spectrum.norm())
-        assert plan_of(model).bank("ffn_in").output_errors[layer] == pytest.approx(best, rel=1e-5)
+    pairs = zip(weights(plain, "ffn_in"), weights(model, "ffn_in"), H, strict=True)
+    for layer, (W, M, metric) in enumerate(pairs):
+        damped = metric + 0.01 * metric.trace() / 16 * torch.eye(16)
+        values, vectors = torch.linalg.eigh(damped)
+        root = vectors * values.sqrt()
+        best = torch.linalg.svdvals(W @ root)[4:].norm()
+        torch.testing.assert_close(((W - M) @ root).norm(), best)
+        # What is reported is the error on the inputs themselves.
+        stored = plan_of(model).bank("ffn_in").output_errors[layer]
+        values, vectors = torch.linalg.eigh(metric)
+        spectrum = torch.linalg.svdvals(W @ (vectors * values.clamp_min(0).sqrt()))
+        assert stored >= 0.999 * float(spectrum[4:].norm() / spectrum.norm())
+
+
+def test_few_calibration_inputs_leave_no_direction_free():
+    plain = tiny_bert().double()
+    model = mp.convert(copy.deepcopy(plain), max_bond=6, n=3, targets=TWO, calibration=[ids(1, 3)])
+    blind = mp.convert(copy.deepcopy(plain), max_bond=6, n=3, targets=TWO)
+    assert total(plain, model) < 1.3 * total(plain, blind)
 
 
 def test_exact_conversions_stay_exact_with_calibration():
