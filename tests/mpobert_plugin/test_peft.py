@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification, BertModel
+from transformers import BertModel
 
 import mpobert_plugin as mp
-from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, TargetError
+from mpobert_plugin.errors import ConversionError, ModelTypeError, TargetError
 from tests.mpobert_plugin.handing import assert_same_gradients, gradients
+from tests.mpobert_plugin.lora import adapted, classifier, step, trained
 from tests.mpobert_plugin.models import (
     checkpoint_layers,
     ids,
@@ -24,34 +25,6 @@ from tests.mpobert_plugin.models import (
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed")
 from mpobert_plugin.peft.layer import LoraMPOLinear  # noqa: E402
-
-
-def classifier(**options):
-    model = tiny_bert(BertForSequenceClassification, num_labels=2)
-    return mp.convert(model, **{"sharing": "all", "fit": "mean", **options})
-
-
-def adapted(model, **options):
-    """Return a model with LoRA whose products are not zero."""
-    wrapped = peft.get_peft_model(model, mp.peft.lora_config(model, rank=2, **options))
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in wrapped.named_parameters():
-            if "lora_B" in name:
-                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return wrapped.eval()
-
-
-def trained(model):
-    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def step(model):
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.1)
-    model(ids(), labels=torch.tensor([0, 1])).loss.backward()
-    optimizer.step()
-    return model.eval()
 
 
 class TestTraining:
@@ -330,85 +303,3 @@ class TestMerging:
             mp.unmerge_adapters(base)
         model.unload()
         mp.unmerge_adapters(base)
-
-
-class TestOptions:
-    @pytest.mark.parametrize("start", ["pissa", "olora", "orthogonal", "pissa_niter_4", "lora_ga"])
-    def test_starts_that_change_the_base_weight(self, start):
-        with pytest.raises(
-            ConfigError, match=r"init_lora_weights must be True, False or 'gaussian'"
-        ):
-            mp.peft.lora_config(classifier(), init_lora_weights=start)
-
-    def test_variants(self):
-        with pytest.raises(ConfigError, match=r"use_dora must be left out on converted models"):
-            mp.peft.lora_config(classifier(), use_dora=True)
-        with pytest.raises(ConfigError, match=r"bias must be 'none' or 'all' .* got 'lora_only'"):
-            mp.peft.lora_config(classifier(), bias="lora_only")
-
-    def test_what_was_changed_after_registering_is_found_too(self):
-        model = classifier()
-        config = mp.peft.lora_config(model)
-        config.use_dora = True
-        with pytest.raises(ConfigError, match=r"use_dora"):
-            peft.get_peft_model(model, config)
-
-    @pytest.mark.parametrize("rank", [0, 2.0, True, "2"])
-    def test_ranks(self, rank):
-        with pytest.raises(ConfigError, match=r"rank must be an integer >= 1, got"):
-            mp.peft.lora_config(classifier(), rank=rank)
-
-    @pytest.mark.parametrize(
-        ("targets", "message"),
-        [([], "targets must list at least one name"), (3, "targets must list names, got 3")],
-    )
-    def test_targets(self, targets, message):
-        with pytest.raises(ConfigError, match=message):
-            mp.peft.lora_config(classifier(), targets=targets)
-
-    def test_alpha_gaussian_start_and_dropout(self):
-        config = mp.peft.lora_config(
-            classifier(), rank=4, alpha=16, init_lora_weights="gaussian", lora_dropout=0.1
-        )
-        assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 16, 0.1)
-
-    def test_other_configurations(self):
-        with pytest.raises(ConfigError, match=r"config must be a peft.LoraConfig, got IA3Config"):
-            mp.peft.register(peft.IA3Config())
-
-    def test_trained_biases_of_the_banks_are_saved(self, tmp_path):
-        model = step(adapted(classifier(), bias="all"))
-        assert "base_model.model.bert.mpo.query.bias" in trained(model)
-        model.save_pretrained(tmp_path)
-        loaded = mp.peft.load(classifier(), tmp_path).eval()
-        torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-6)
-
-    def test_half_precision(self):
-        model = adapted(classifier().to(torch.bfloat16))
-        merged = mp.peft.merge(model)
-        assert merged.dtype == torch.bfloat16
-        difference = (logits(merged).float() - logits(model).float()).abs().max()
-        assert difference < 0.05
-
-    def test_peft_alone_refuses_a_converted_layer(self):
-        with pytest.raises(ValueError, match=r"Target module MPOLinear"):
-            peft.get_peft_model(classifier(), peft.LoraConfig(target_modules=["query"]))
-
-
-WITHOUT_PEFT = """
-import importlib.util as util
-find = util.find_spec
-util.find_spec = lambda name, package=None: None if name == "peft" else find(name, package)
-import mpobert_plugin as mp
-mp.peft.lora_config(None)
-"""
-
-
-def test_where_peft_is_not_installed_the_message_says_what_to_install():
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PEFT], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert 'needs peft, which cannot be found. Install them: pip install "tensornet-mpo[peft]"' in (
-        done.stderr
-    )
