@@ -137,7 +137,9 @@ class MPOBank(StackedBank):
         name = self._strategy_now()
         cores, dtype = self.cores(), self._compute_dtype()
         if name == "factorized":
-            return hand_cores(self.spec, self._one, cores, self.slices(), dtype, biases)
+            return hand_cores(
+                self.spec, self._one, self._one_recipe, cores, self.slices(), dtype, biases
+            )
         if name not in BY_GROUPS:
             return list(zip(self.weights(), biases, strict=True))
         half, size = self._manner(cores)["half"], self.strategy.layers_of(name)

@@ -13,7 +13,7 @@ from torch.nn.functional import linear, pad
 import tensornet as tn
 from mpobert_plugin.halves import AUTOCAST_DEVICES, exact
 from mpobert_plugin.lazy import Lazy, Parts, Values
-from mpobert_plugin.reconstruct import rebuild, recipe
+from mpobert_plugin.reconstruct import Recipe, rebuild
 from mpobert_plugin.spec import BankSpec
 
 
@@ -38,7 +38,7 @@ def product_plan(spec: BankSpec, tokens: int) -> tn.Plan:
     --------
     >>> spec = BankSpec("query", 8, 8, (2, 2, 2), (2, 2, 2), (1, 2, 2, 1), (0, 0), (0, 1))
     >>> product_plan(spec, 1).multiply_adds
-    64
+    128
     """
     sites = len(spec.row_dims)
     words = [[f"b{k}", f"i{k}", f"j{k}", f"b{k + 1}"] for k in range(sites)]
@@ -54,6 +54,8 @@ class Factorized(Lazy):
     ----------
     spec : BankSpec
         Sizes; slices are those of one layer.
+    how : Recipe
+        How the layer's matrix is rebuilt for whoever asks for it.
     dtype : torch.dtype
         Element type that the forward computes in.
     own : sequence of (Tensor or None)
@@ -61,14 +63,17 @@ class Factorized(Lazy):
 
     Examples
     --------
+    >>> from mpobert_plugin.reconstruct import recipe
     >>> spec = BankSpec("query", 4, 4, (2, 2), (2, 2), (1, 1, 1), (0,), (0,))
     >>> cores = (torch.ones(1, 2, 2, 1), torch.ones(1, 2, 2, 1))
-    >>> Factorized(spec, torch.float32, (*cores, None, None, None)).linear(torch.ones(1, 4))
+    >>> layer = Factorized(spec, recipe(spec), torch.float32, (*cores, None, None, None))
+    >>> layer.linear(torch.ones(1, 4))
     tensor([[4., 4., 4., 4.]])
     """
 
-    def __init__(self, spec: BankSpec, dtype: torch.dtype, own: Parts) -> None:
+    def __init__(self, spec: BankSpec, how: Recipe, dtype: torch.dtype, own: Parts) -> None:
         self.spec = spec
+        self.how = how
         self.dtype = dtype
         self.own = own
 
@@ -125,7 +130,7 @@ class Factorized(Lazy):
         for name, part in (("adapter_up", up), ("adapter_down", down)):
             if part is not None:
                 tensors[name] = part.unsqueeze(0)
-        return rebuild(self.spec, recipe(self.spec), tensors, self.dtype)[0], bias
+        return rebuild(self.spec, self.how, tensors, self.dtype)[0], bias
 
     def parts(self) -> Parts:
         """Return cores, adapter and bias of the layer.
@@ -145,7 +150,7 @@ class Factorized(Lazy):
         callable
             It holds no tensor.
         """
-        return partial(Factorized, self.spec, self.dtype)
+        return partial(Factorized, self.spec, self.how, self.dtype)
 
     def _cores(self) -> list[Tensor]:
         return [core for core in self.own[:-3] if core is not None]
@@ -154,6 +159,7 @@ class Factorized(Lazy):
 def hand_cores(
     spec: BankSpec,
     one: BankSpec,
+    how: Recipe,
     tensors: Mapping[str, Tensor],
     slices: Mapping[str, Sequence[int]],
     dtype: torch.dtype,
@@ -165,6 +171,8 @@ def hand_cores(
     ----------
     spec, one : BankSpec
         Sizes of the bank and of one layer of it.
+    how : Recipe
+        How the matrix of one layer is rebuilt.
     tensors : mapping of str to Tensor
         Stacked tensors by name.
     slices : mapping of str to sequence of int
@@ -187,7 +195,7 @@ def hand_cores(
     for slot in range(spec.n_layers):
         cores = [each[name][slices[name][slot]] for name in names]
         adapter = [each[name][slot] if name in each else None for name in _ADAPTER]
-        found.append(Factorized(one, dtype, (*cores, *adapter, biases[slot])))
+        found.append(Factorized(one, how, dtype, (*cores, *adapter, biases[slot])))
     return found
 
 

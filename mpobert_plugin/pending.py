@@ -14,7 +14,7 @@ from mpobert_plugin.errors import ChangedTensorError
 from mpobert_plugin.halves import AUTOCAST_DEVICES, exact
 from mpobert_plugin.joining import Joining, Pieces, join
 from mpobert_plugin.lazy import Lazy, Parts, Values
-from mpobert_plugin.rejoin import Promise, Rejoin
+from mpobert_plugin.rejoin import Promise
 
 
 class Source:
@@ -255,10 +255,11 @@ class Pending(Lazy):
         tuple of (Tensor, Tensor or None)
             Weight and bias.
         """
-        *operands, bias = self.own
-        # torch leaves this method without types.
+        central, left, right, up, down, bias = self.own
+        if central is None:
+            raise TypeError("a layer must be handed a central tensor, got None.")
         with exact(self.promise.device.type):
-            return Rejoin.apply(*operands, self.how)[0], bias  # type: ignore[no-untyped-call]
+            return join(central, left, right, up, down, self.how)[0], bias
 
     def parts(self) -> Parts:
         """Return operands and bias of the layer.

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 _TWO = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 
@@ -78,6 +77,7 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Examples
     --------
+    >>> import torch
     >>> with Tally(SPEEDS["cpu"]) as tally:
     ...     x = torch.empty(2, 3, device="meta") @ torch.empty(3, 4, device="meta")
     >>> tally.multiply_adds, tally.alive, tally.peak
@@ -104,8 +104,8 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation and count it."""
         out = func(*args, **(kwargs or {}))
-        made = sum(self._take(t) for t in tree_leaves(out) if isinstance(t, Tensor))
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        made = sum(self._take(tensor) for tensor in _tensors(out))
+        given = [*_tensors(args), *_tensors(tuple(kwargs.values()) if kwargs else ())]
         product = self._products(func, args)
         # A view makes nothing and starts nothing.
         if made or product:
@@ -137,3 +137,11 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return 0
         a, b = args[_TWO[name]], args[_TWO[name] + 1]
         return int(a.numel() * b.shape[-1])
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    if isinstance(found, (tuple, list)):
+        return [tensor for one in found for tensor in _tensors(one)]
+    return []

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.autograd.graph import saved_tensors_hooks
 
 import mpobert_plugin as mp
@@ -222,6 +223,26 @@ def test_copies_and_files_keep_working(strategy, tmp_path):
     torch.testing.assert_close(loss_of(twin), loss_of(model))
     model.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "state")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("strategy", ["batched_recompute", "per_layer", "factorized"])
+def test_compiled_layers_are_one_graph(strategy):
+    model = mp.convert(tiny_bert(num_hidden_layers=10), sharing="groups:2", fit="mean").train()
+    mp.set_strategy(model, strategy, when="training")
+    loss_of(model).backward()
+    expected = gradients(model)
+    model.zero_grad()
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    for layer in model.bert.encoder.layer:
+        layer.compile(backend=counter, fullgraph=True)
+    for _ in range(2):
+        model.zero_grad()
+        loss_of(model).backward()
+        assert_same_gradients(gradients(model), expected)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
 
 
 # Memory
