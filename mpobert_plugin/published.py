@@ -25,6 +25,12 @@ class PresetRow:
         Stored parameters.
     published : float or None
         Published number in millions; None where there is none.
+
+    Examples
+    --------
+    >>> row = PresetRow("24 layers", "mpobert-24", (), 46_232_754, 46.0)
+    >>> row.call(), round(row.residual, 2)
+    ("build('mpobert-24')", 0.23)
     """
 
     what: str
@@ -58,6 +64,12 @@ class PresetsTable:
     ----------
     rows : tuple of PresetRow
         Bodies with 12 layers and their ablations, then models with both pre-training heads.
+
+    Examples
+    --------
+    >>> row = PresetRow("24 layers", "mpobert-24", (), 46_232_754, 46.0)
+    >>> print(str(PresetsTable((row,))).splitlines()[1].split())
+    ['24', 'layers', '46.23', '46', '+0.23']
     """
 
     rows: tuple[PresetRow, ...]
