@@ -173,11 +173,13 @@ def join(
     """
     given = operands(central, left, right, how)
     whole = second(first(given, how), given, how)
-    matrices = _unfolded(whole, given, how)
     if up is None or down is None:
-        return matrices.to(how.dtype)
+        return _unfolded(whole, given, how.dtype, how).to(how.dtype)
+    # Eight bits are too few to be rounded to twice.
+    kind = torch.float32 if how.dtype == torch.bfloat16 else how.dtype
+    matrices = _unfolded(whole, given, kind, how)
     if how.half:
-        up, down = up.to(how.dtype), down.to(how.dtype)
+        up, down = up.to(kind), down.to(kind)
     # A single matrix is expanded, not copied.
     single = len(matrices) == 1 and len(how.outputs) > 1
     per = matrices if how.in_order or single else torch.stack([matrices[k] for k in how.outputs])
@@ -223,10 +225,10 @@ def second(half: Tensor, given: Operands, how: Joining) -> Tensor:
     return half if left is None else left @ half.reshape(len(half), central.shape[1], -1)
 
 
-def _unfolded(whole: Tensor, given: Operands, how: Joining) -> Tensor:
+def _unfolded(whole: Tensor, given: Operands, kind: torch.dtype, how: Joining) -> Tensor:
     (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
     matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
     if given.scales is not None:
         by, left_by, right_by = given.scales
-        matrices = times(matrices, by * left_by * right_by, how.dtype)
+        matrices = times(matrices, by * left_by * right_by, kind)
     return matrices.reshape(-1, i1 * i * i2, j1 * j * j2)[:, : how.rows, : how.cols]
