@@ -1,0 +1,185 @@
+"""Strategies on a CUDA device: half precision, one wait for each evaluation, one compiled graph."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import mpobert_plugin as mp
+from mpobert_plugin.reconstruct import rebuild
+from tests.mpobert_plugin.handing import assert_same_gradients, gradients
+from tests.mpobert_plugin.models import ids, stir_adapters, tiny_bert
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+STRATEGIES = ["batched", "batched_recompute", "per_group", "per_layer", "factorized"]
+
+
+def converted(**options):
+    plain = tiny_bert(hidden_size=64, intermediate_size=128, num_hidden_layers=6)
+    model = mp.convert(plain, sharing="groups:2", fit="mean", adapter_rank=2, **options)
+    stir_adapters(model)
+    return model.cuda().train()
+
+
+def step(model, kind=None):
+    model.zero_grad()
+    tokens = ids().cuda()
+    with torch.autocast("cuda", kind or torch.float16, enabled=kind is not None):
+        loss = model(tokens, labels=tokens).loss
+    (1024.0 * loss).backward()
+    return {name: gradient.float() / 1024.0 for name, gradient in gradients(model).items()}
+
+
+def apart(ours, theirs):
+    return max(
+        float((ours[name] - other).norm() / (other.norm() + 1e-4)) for name, other in theirs.items()
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_in_float32_agree(strategy):
+    model = converted()
+    expected = step(model)
+    mp.set_strategy(model, strategy, when="training", group=2)
+    assert_same_gradients(step(model), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_in_half_precision_are_close(strategy, kind):
+    model = converted()
+    expected = step(model)
+    mp.set_strategy(model, strategy, when="training", group=2)
+    assert apart(step(model, kind), expected) < {torch.float16: 2e-2, torch.bfloat16: 1e-1}[kind]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_accumulated_gradients_in_half_precision_are_close(kind):
+    model = converted()
+    expected = step(model)
+    tokens = ids().cuda()
+    model.zero_grad()
+    with mp.accumulate(model):
+        for _ in range(2):
+            with torch.autocast("cuda", kind):
+                loss = model(tokens, labels=tokens).loss
+            (512.0 * loss).backward()
+    found = {name: gradient.float() / 1024.0 for name, gradient in gradients(model).items()}
+    assert apart(found, expected) < {torch.float16: 2e-2, torch.bfloat16: 1e-1}[kind]
+
+
+def test_matrices_err_as_on_the_cpu():
+    model = mp.build("mpobert-12", head="none", device="cuda", num_layers=2)
+    bank = model.mpo["ffn_in"]
+    wide = {name: tensor.detach().double() for name, tensor in bank.cores().items()}
+    exact = rebuild(bank.spec, bank.recipe, wide, torch.float64)[0]
+    errors = {}
+    with torch.no_grad():
+        for kind in (torch.float16, torch.bfloat16):
+            for half in (False, True):
+                made = rebuild(bank.spec, bank.recipe, bank.cores(), kind, half=half)[0]
+                errors[kind, half] = float((made.double() - exact).norm() / exact.norm())
+    assert errors[torch.float16, False] < 2.5e-4
+    assert errors[torch.float16, True] < 6e-4
+    assert errors[torch.bfloat16, False] < 1.8e-3
+    assert errors[torch.bfloat16, True] < 2e-3
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_an_uneven_gauge_in_training(scale):
+    model = converted()
+    with torch.no_grad():
+        for bank in model.bert.mpo.stacked():
+            if isinstance(bank, mp.MPOBank):
+                bank.central.mul_(scale)
+                bank.auxiliary_0.div_(scale)
+    expected = step(model)
+    found = step(model, torch.float16)
+    assert all(torch.isfinite(gradient).all() for gradient in found.values())
+    for name, other in expected.items():
+        assert (found[name] - other).norm() <= 3e-2 * other.norm() + 1e-4 * scale, name
+
+
+def test_evaluation_waits_once_and_notices_writes():
+    model = converted().eval()
+    tokens = ids().cuda()
+
+    def look():
+        with torch.no_grad(), torch.autocast("cuda", torch.float16):
+            return model(tokens)[0]
+
+    before = [look() for _ in range(3)][-1]
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with pytest.warns(UserWarning, match="synchronizing") as seen:
+            again = look()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in seen if "synchronizing" in str(w.message)]) == 1
+    assert torch.equal(again, before)
+    model.bert.mpo["value"].central.data.mul_(1.5)
+    assert not torch.equal(look(), before)
+
+
+def test_training_never_waits():
+    model = converted()
+    step(model, torch.float16)
+    tokens = ids().cuda()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.autocast("cuda", torch.float16):
+            out = model.bert(tokens)[0]
+        out.float().square().mean().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("strategy", ["batched_recompute", "per_layer"])
+def test_compiled_layers_are_one_graph_and_train(strategy):
+    from torch._dynamo.utils import counters
+
+    model = converted()
+    mp.set_strategy(model, strategy)
+    expected = step(model, torch.bfloat16)
+    twin = copy.deepcopy(model)
+    torch._dynamo.reset()
+    counters.clear()
+    for layer in twin.bert.encoder.layer:
+        layer.compile(fullgraph=True)
+    assert apart(step(twin, torch.bfloat16), expected) < 1e-1
+    assert counters["stats"]["unique_graphs"] == 1
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("strategy", ["batched_recompute", "per_group", "per_layer"])
+def test_the_planned_memory_is_the_measured_one(strategy):
+    model = mp.build(
+        "mpobert-12", head="none", device="cuda", num_layers=6, hidden_act="gelu"
+    ).train()
+    tokens = torch.randint(5, 1000, (1, 8), device="cuda")
+    mp.set_strategy(model, strategy)
+
+    def once():
+        with torch.autocast("cuda", torch.float16):
+            return model(tokens).last_hidden_state.float().square().mean()
+
+    once().backward()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    once().backward()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    plan = mp.plan_reconstruction(model, tokens=8, dtype=torch.float16)
+    cost = plan.cost(strategy)
+    # Beside the plan's: a few activations, and the gradients that are added to those kept.
+    grads = sum(p.nbytes for p in model.parameters())
+    assert 0.8 * cost.peak < peak < 1.3 * cost.peak + grads
