@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name
+from tensornet.backend import Backend, dtype_name, work_dtype
 from tensornet.typing import Array
 
 _log = logging.getLogger("tensornet")
@@ -16,6 +16,11 @@ _log = logging.getLogger("tensornet")
 _FEW = 5
 # Squared length (relative) of what is left of a column at which it counts as spanned by others.
 _SPANNED = 2.0**-49
+# Share of the trace at which a Gram matrix in single precision is noise, and of a row at which
+# what other rows leave of it is.
+_NOISE, _DEPENDENT = 1e-6, 1e-5
+# Smaller matrices have their eigenvectors at once.
+_WORTHWHILE = 64
 
 
 def eigenpairs(
@@ -141,6 +146,34 @@ def low_rank_pairs(
         return None
     values, vectors = found
     return values, backend.like(basis, gram) @ vectors
+
+
+def single_pairs(
+    gram: Array, backend: Backend, count: int | None = None
+) -> tuple[np.ndarray[Any, Any], Array] | None:
+    """Return the eigenpairs of a Gram matrix that is right to single precision.
+
+    As :func:`eigenpairs`; where the rank is low, only those that are no noise.
+    """
+    if backend.place(gram) == "cpu" and _looks_deficient(backend.numbers(gram)):
+        wide = backend.cast(gram, work_dtype(dtype_name(gram)))
+        whole = float(backend.numbers(wide).trace().real)
+        few = low_rank_pairs(wide, _NOISE * whole, backend) if whole > 0.0 else None
+        if few is not None:
+            return few[0], backend.cast(few[1], dtype_name(gram))
+    return eigenpairs(gram, backend, count)
+
+
+def _looks_deficient(gram: np.ndarray[Any, Any]) -> bool:
+    """Return whether a quarter of the rows depend on each other: a factor of it costs little."""
+    if len(gram) < _WORTHWHILE:
+        return False
+    part = gram[: len(gram) // 4, : len(gram) // 4].astype(np.result_type(gram.dtype, np.float64))
+    try:
+        pivots = np.linalg.cholesky(part).diagonal().real ** 2
+    except np.linalg.LinAlgError:
+        return True
+    return bool((pivots <= _DEPENDENT * part.diagonal().real).any())
 
 
 def independent_columns(gram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

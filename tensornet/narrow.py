@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.eigen import eigenpairs
+from tensornet.eigen import eigenpairs, single_pairs
 from tensornet.linalg import SideBasis, fix_signs, side_basis, trace
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
@@ -50,7 +50,8 @@ def narrow_basis(a: Array, rule: Truncation, lossless: bool, backend: Backend) -
 
 def _wide(a: Array, rule: Truncation, count: int | None, backend: Backend) -> SideBasis | None:
     gram = a @ backend.adjoint(a)
-    return single_basis(gram, eigenpairs(gram, backend, count), rule, backend)
+    pairs = (eigenpairs if rule.forced else single_pairs)(gram, backend, count)
+    return single_basis(gram, pairs, rule, backend)
 
 
 def single_basis(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.eigen import eigenpairs, eigenvalues
+from tensornet.eigen import eigenpairs, eigenvalues, single_pairs
 from tensornet.gram import gram_matrix
 from tensornet.narrow import NARROW
 from tensornet.sweep import Known, meeting_site
@@ -60,7 +60,7 @@ def tensor_spectra(
         flat = backend.tl.reshape(tensor, (math.prod(sites[:bond]), -1))
         gram = _gram(flat if left else backend.matrix_transpose(flat), single, backend)
         if left or both:
-            pairs = eigenpairs(gram, backend)
+            pairs = (single_pairs if single else eigenpairs)(gram, backend)
             values = None if pairs is None else pairs[0]
             known[bond] = Known(gram, pairs)
         else:

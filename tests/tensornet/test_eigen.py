@@ -12,7 +12,13 @@ import torch
 
 import tensornet as tn
 from tensornet.backend import load_backend
-from tensornet.eigen import eigenpairs, eigenvalues, independent_columns, low_rank_pairs
+from tensornet.eigen import (
+    eigenpairs,
+    eigenvalues,
+    independent_columns,
+    low_rank_pairs,
+    single_pairs,
+)
 
 NUMPY, TORCH = load_backend("numpy"), load_backend("pytorch")
 
@@ -136,3 +142,41 @@ def test_columns_that_others_span_are_left_out():
         np.linalg.matrix_rank(repeated[:, chosen] / np.linalg.norm(repeated[:, chosen], axis=0))
         == 3
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("backend", [NUMPY, TORCH])
+def test_low_rank_in_single_precision(dtype, backend):
+    G = gram(80, 9, dtype)
+    there = G if backend is NUMPY else torch.from_numpy(G)
+    values, vectors = single_pairs(there, backend)
+    vectors = np.asarray(vectors)
+    assert len(values) < 40
+    assert vectors.dtype == G.dtype
+    assert np.allclose(values[:9], np.linalg.eigvalsh(G)[::-1][:9], rtol=1e-4)
+    assert np.abs((vectors * values) @ vectors.conj().T - G).max() < 1e-5 * np.abs(G).max()
+    assert np.abs(vectors.conj().T @ vectors - np.eye(len(values))).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "G",
+    [gram(80).astype("f"), gram(20, 3).astype("f"), np.zeros((80, 80), "f"), np.eye(80, dtype="f")],
+)
+def test_other_ranks_have_all_their_vectors(G):
+    values, vectors = single_pairs(G, NUMPY)
+    assert values.shape == (len(G),)
+    assert np.allclose((vectors * values.astype("f")) @ vectors.T, G, atol=1e-4 * max(G.max(), 1))
+
+
+@pytest.mark.parametrize("options", [{"rtol": 0.1}, {"max_bond": 20}, {"max_params": 9000}])
+def test_deficient_matrices_in_single_precision_keep_their_promises(options):
+    rng = np.random.default_rng(1)
+    layout = tn.matrix_layout(256, 256, 4)
+    cores = [rng.normal(size=s) for s in layout.core_shapes(layout.structural_bonds(12))]
+    w = tn.contract_matrix(cores, layout).astype(np.float32)
+    m = tn.mpo(w, layout, **options)
+    error = np.linalg.norm(m.to_matrix() - w) / np.linalg.norm(w)
+    assert error == pytest.approx(m.certificate.relative_error, rel=1e-3, abs=1e-6)
+    assert error <= options.get("rtol", 1.0)
+    assert m.n_params <= options.get("max_params", 10**9)
+    assert max(m.bond_dims) <= 12  # what a wider type would see as rank is noise
