@@ -81,6 +81,31 @@ def test_beams_and_samples_of_a_shared_model():
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_caches_of_fixed_size_and_assistants(model_type):
+    model, small = (language_model(model_type, num_hidden_layers=k) for k in (2, 1))
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    one = tokens(model)[:1]
+    before = model.generate(one, **options)
+    mp.convert(model, n=3)
+    mp.convert(small, n=3)
+    fixed = {"cache_implementation": "static", "disable_compile": True}
+    assert torch.equal(model.generate(one, **options, **fixed), before)
+    assert torch.equal(model.generate(one, assistant_model=small, **options), before)
+
+
+def test_cross_attention_stays_plain():
+    model = tiny("gpt2", "LMHeadModel", add_cross_attention=True, num_hidden_layers=2)
+    encoded = torch.randn(2, 5, 32)
+    with torch.no_grad():
+        before = model(tokens(model), encoder_hidden_states=encoded).logits
+        mp.convert(model, n=3)
+        after = model(tokens(model), encoder_hidden_states=encoded).logits
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
+    assert type(model.transformer.h[0].crossattention.c_attn).__name__ == "Conv1D"
+
+
 # Gradient checkpointing
 
 
@@ -113,6 +138,28 @@ def test_m26_adapters_train_behind_a_frozen_model(model_type):
     assert_same_gradients(gradients(model), expected)
     assert expected
     assert all("adapter" in name for name in expected)
+
+
+def test_groups_of_several_layers_run_again_in_backward():
+    sizes = {"num_hidden_groups": 2, "inner_group_num": 2, "num_hidden_layers": 4}
+    model = mp.convert(tiny("albert", "MaskedLM", **sizes), n=3).train()
+    loss_of(model).backward()
+    expected = gradients(model)
+    model.zero_grad()
+    loss_of(checkpoint_layers(model, reentrant=False)).backward()
+    assert_same_gradients(gradients(model), expected)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_m04_a_pickled_model_is_the_same(model_type):
+    model = converted(model_type)
+    pickled = io.BytesIO()
+    torch.save(model, pickled)
+    pickled.seek(0)
+    other = torch.load(pickled, weights_only=False)
+    assert torch.equal(other(tokens(model))[0], model(tokens(model))[0])
+    assert mp.account(other) == mp.account(model)
+    mp.assert_shared(other)
 
 
 @pytest.mark.parametrize("model_type", ["albert", "mpnet"])
