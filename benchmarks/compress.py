@@ -189,7 +189,7 @@ def measure(task: Task, trial: Trial) -> dict[str, Any]:
     }
     try:
         count = trial.apply(model, task.calibration if trial.calibrated else None)
-    except mp.errors.MPOBertError as error:
+    except (mp.errors.MPOBertError, tn.errors.TensorNetError, RuntimeError) as error:
         return {**row, "refused": str(error)}
     converted = time.perf_counter()
     report = mp.account(model)

@@ -140,6 +140,13 @@ def baseline_config(
     wanted = _wanted(model, match_parameters)
     if name == "shared_lora":
         return _shared_lora(model, roles, wanted, tolerance)
+    most = account(model).unique
+    if wanted > most * (1.0 + tolerance):
+        raise ConfigError(
+            f"match_parameters must be at most {most:,} for low rank, since matrices that would "
+            f"grow stay plain and the plain model stores no more, got {wanted:,}. Compare with a "
+            "configuration that saves something. Nothing was changed."
+        )
     shapes: dict[str, Any] = {}
     for role in roles:
         first = next(iter(linears_of(model, role).values()))
