@@ -32,3 +32,26 @@ def test_in_every_library_and_single_precision(name, shape):
     m = tn.mpo(given_matrix, tn.MatrixLayout((4, 8), (2, 16), *shape), max_bond=2)
     actual = np.linalg.norm(np.asarray(m.to_matrix()).astype(np.float64) - W) / np.linalg.norm(W)
     assert m.certificate.relative_error == pytest.approx(actual, abs=1e-6)
+
+
+@pytest.mark.parametrize("gauge", ["central", "left", "right", "symmetric"])
+def test_spectra_across_every_bond_are_those_of_the_unfoldings(gauge):
+    w = np.random.default_rng(3).normal(size=(24, 36))
+    shape = ((2, 3, 2, 2), (3, 2, 3, 2))
+    m = tn.mpo(w, shape, gauge=gauge)
+    tensor = m.layout.fold(w)
+    for bond in range(1, 4):
+        flat = tensor.reshape(int(np.prod(m.layout.site_dims[:bond])), -1)
+        expected = np.linalg.svd(flat, compute_uv=False)
+        found = m.singular_values(bond)
+        assert np.allclose(found, expected[: len(found)])
+        assert len(found) == len(expected)
+
+
+def test_errors_of_cuts_and_of_storage_are_told_apart():
+    w = np.random.default_rng(4).normal(size=(16, 16))
+    certificate = tn.mpo(w.astype(np.float16), 2, max_bond=7, gauge="symmetric").certificate
+    cuts = sum(certificate.discarded_share) ** 0.5
+    assert certificate.truncation_error == pytest.approx(cuts)
+    assert cuts > 0.1
+    assert certificate.relative_error > certificate.truncation_error
