@@ -63,7 +63,7 @@ def updates_by_depth(sweep: Sweep) -> Figure:
 
     optimizers = list(dict.fromkeys(optimizer for optimizer, _ in sweep.cases))
     sites = list(dict.fromkeys(count for _, count in sweep.cases))
-    size = (1.2 + 4.0 * len(optimizers), 0.8 + 3.0 * len(sites))
+    size = (1.2 + 4.6 * len(optimizers), 0.8 + 3.0 * len(sites))
     # A figure without pyplot: no window, no global state.
     figure = Figure(figsize=size, dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
@@ -102,4 +102,12 @@ def _panel(axes: Axes, sweep: Sweep, optimizer: str, sites: int) -> None:
     axes.tick_params(colors=INK, length=0)
     axes.spines[:].set_visible(False)
     axes.set_title(f"{optimizer}, {sites} cores", loc="left", color=INK, fontsize=10)
-    axes.legend(fontsize=7, frameon=False, title="exponent", title_fontsize=7)
+    # Beside the panel: inside it would cover curves.
+    axes.legend(
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=7,
+        frameon=False,
+        title="exponent",
+        title_fontsize=7,
+    )

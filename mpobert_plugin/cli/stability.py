@@ -80,6 +80,8 @@ def _show(found: Sweep) -> None:
     rows = []
     for optimizer, count in found.cases:
         cells = [table.get((optimizer, count, kind)) for kind in kinds]
-        words = [f"{c.value:+.2f} ± {c.deviation:.2f}" if c else "-" for c in cells]
-        rows.append([f"{optimizer}, {count} cores", *words])
-    show_table("Exponent of the depth in the update of the output", ("step of", *kinds), rows)
+        words = [f"{cell.value:+.2f}" if cell else "-" for cell in cells]
+        largest = max((cell.deviation for cell in cells if cell), default=0.0)
+        rows.append([f"{optimizer}, {count}", *words, f"{largest:.2f}"])
+    title = "Exponent of the depth in the update of the output, by optimizer and cores"
+    show_table(title, ("step of", *kinds, "± up to"), rows)

@@ -282,7 +282,7 @@ class TestCommand:
     SHORT = ("stability", "--depth=2", "--depth=4", "--optimizer=lamb", "--sites=3", "--seeds=1")
 
     def run(self, *options, code=0):
-        env = {"COLUMNS": "140", "NO_COLOR": "1"}
+        env = {"COLUMNS": "80", "NO_COLOR": "1"}
         result = CliRunner().invoke(app, [*self.SHORT, "--hidden-size=8", *options], env=env)
         assert result.exit_code == code, result.output
         return result
@@ -290,7 +290,8 @@ class TestCommand:
     def test_table_json_and_picture(self, tmp_path):
         picture = tmp_path / "depth.svg"
         result = self.run("--plot", str(picture))
-        assert "lamb, 3 cores" in result.stdout
+        assert "lamb, 3 " in result.stdout
+        assert "auxiliary" in result.stdout
         assert "Exponent of the depth" in result.stdout
         assert picture.read_text().startswith("<?xml")
         assert "is there already" in self.run("--plot", str(picture), code=2).stderr
