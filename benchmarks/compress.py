@@ -214,7 +214,7 @@ def run(options: argparse.Namespace) -> None:
     for file in (*options.known, out):
         if Path(file).is_file():
             rows += [row for row in json.loads(Path(file).read_text()) if row not in rows]
-    tasks = load_tasks(Path(options.packed), options.device, quick=options.quick)
+    tasks = load_tasks(Path(options.packed), options.device, options.rows)
     for task in tasks:
         if options.model and task.name not in options.model:
             continue
@@ -259,10 +259,13 @@ def main() -> None:
     parser.add_argument("--model", nargs="*", help="only these: rxnfp, rxnmapper, minilm")
     parser.add_argument("--only", help="only trials whose key has this text")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so long")
-    parser.add_argument("--quick", action="store_true", help="few rows and few trials")
+    parser.add_argument("--rows", type=int, help="judge by so many reactions and pairs alone")
+    parser.add_argument("--quick", action="store_true", help="few trials, by 50 rows unless told")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print tables of results")
     parser.add_argument("--plot", nargs=2, metavar=("FILE", "PICTURE"))
     options = parser.parse_args()
+    if options.quick and options.rows is None:
+        options.rows = 50
     if options.pack:
         pack(Path(options.models), Path(options.data), Path(options.pack))
     elif options.table:

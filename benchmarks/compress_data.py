@@ -95,6 +95,11 @@ def _rows(tokens: dict[str, Tensor], name: str) -> list[list[int]]:
     return rows
 
 
+def _few(rows: list[Any], some: int | None) -> list[Any]:
+    """Return so many rows from all over the list."""
+    return rows if some is None or some >= len(rows) else rows[:: len(rows) // some][:some]
+
+
 def _sentences(folder: Path, glue: Path) -> dict[str, Tensor]:
     from transformers import PreTrainedTokenizerFast
 
@@ -114,11 +119,10 @@ def _sentences(folder: Path, glue: Path) -> dict[str, Tensor]:
     return found
 
 
-def load_tasks(folder: Path, device: str, *, quick: bool = False) -> list[Task]:
+def load_tasks(folder: Path, device: str, some: int | None = None) -> list[Task]:
     """Return the three tasks with their models in float32 on the CPU, judged on a device."""
     tokens = load_file(folder / "tokens.safetensors")
-    some = 50 if quick else None
-    dev, train = _rows(tokens, "reactions_dev")[:some], _rows(tokens, "reactions_train")
+    dev, train = _few(_rows(tokens, "reactions_dev"), some), _rows(tokens, "reactions_train")
     asked = [batch for _, batch in evaluation_batches(dev, size=128)]
     generator = torch.Generator().manual_seed(1)
     order = sorted(train, key=len)
@@ -146,8 +150,8 @@ def _on(device: str, ids: Tensor, attention: Tensor) -> dict[str, Tensor]:
 
 
 def _similarity(folder: Path, tokens: dict[str, Tensor], device: str, some: int | None) -> Task:
-    one, two = (_rows(tokens, f"stsb_{k}")[:some] for k in ("one", "two"))
-    wanted = tokens["stsb_scores"][:some].double()
+    one, two = (_few(_rows(tokens, f"stsb_{k}"), some) for k in ("one", "two"))
+    wanted = torch.tensor(_few(tokens["stsb_scores"].tolist(), some), dtype=torch.float64)
     sentences = [*one, *two]
     order = sorted(range(len(sentences)), key=lambda k: len(sentences[k]))
     pieces = [order[k : k + 128] for k in range(0, len(order), 128)]
