@@ -63,6 +63,8 @@ def test_conversion_on_the_device_stays_there():
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.filterwarnings("ignore:\\s*Online softmax is disabled:UserWarning")
+# torch 2.11 says so of functions that it traces itself.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_compiled_model_trains():
     model = converted().train()
     tokens = ids().cuda()
