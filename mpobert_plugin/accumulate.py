@@ -41,7 +41,7 @@ def accumulate(model: object, *, exact: bool = True) -> Iterator[None]:
     ConversionError
         When the model is not converted.
     ConfigError
-        When the model accumulates already.
+        When the model accumulates already, or its tensors are sharded over devices.
     ChangedTensorError
         At the end, when cores or adapters were modified in the block.
 
@@ -65,14 +65,27 @@ def accumulate(model: object, *, exact: bool = True) -> Iterator[None]:
             "model must not be inside another block of mpobert_plugin.accumulate, got one that "
             "accumulates already. Leave the first block before the second begins."
         )
+    for bank in banks:
+        _check_whole(bank)
     try:
         for bank in banks:
-            bank.once = Once(bank.spec, bank.recipe, exact)
+            bank.once = Once(bank.spec, bank.recipe, bank.cores(), exact)
         yield
         _go_back(banks)
     finally:
         for bank in banks:
             bank.once = None
+
+
+def _check_whole(bank: MPOBank) -> None:
+    # Those of sharded parameters are freed between a forward and its backward.
+    sharded = [name for name, tensor in bank.cores().items() if hasattr(tensor, "full_tensor")]
+    if sharded:
+        raise ConfigError(
+            f"model must have whole tensors in its banks to accumulate once for a step, got "
+            f"{sharded[0]!r} of bank {bank.name!r} sharded over devices. Run the backwards without "
+            "mpobert_plugin.accumulate: their gradients are the same."
+        )
 
 
 def _go_back(banks: list[MPOBank]) -> None:

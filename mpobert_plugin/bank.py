@@ -158,6 +158,9 @@ class MPOBank(StackedBank):
         # A graph that is traced or compiled as a whole has all matrices as values of its own.
         if torch.compiler.is_compiling() or _is_traced() or self.once is not None:
             return "batched"
+        # Sharded parameters lose their storage when the bank's forward is over.
+        if hasattr(self, "unshard"):
+            return "batched_recompute"
         recorded = _is_recorded_for(self.cores())
         return self.strategy.training if self.training or recorded else self.strategy.evaluation
 

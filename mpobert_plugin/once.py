@@ -59,7 +59,7 @@ class Leaf:
 
 
 class Once:
-    """The leaves of one bank during one accumulation, one for each element type.
+    """The leaves of one bank during one accumulation, one for each element type and device.
 
     Parameters
     ----------
@@ -67,16 +67,21 @@ class Once:
         Sizes and layer maps.
     how : Recipe
         How the bank is rebuilt.
+    cores : mapping of str to Tensor
+        Stacked tensors by name, as they are at the beginning.
     exactly : bool
         Whether matrices in half precision are rebuilt in float32 and rounded once.
     """
 
-    def __init__(self, spec: BankSpec, how: Recipe, exactly: bool) -> None:
+    def __init__(
+        self, spec: BankSpec, how: Recipe, cores: Mapping[str, Tensor], exactly: bool
+    ) -> None:
         self.spec = spec
         self.how = how
         self.exactly = exactly
-        self.leaves: dict[torch.dtype, Leaf] = {}
-        self._versions: list[int] = []
+        # Replicas of a model on several devices have leaves of their own.
+        self.leaves: dict[tuple[torch.dtype, torch.device], Leaf] = {}
+        self._versions = {name: tensor._version for name, tensor in cores.items()}
 
     def weights(self, cores: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Return the matrix of every layer; rebuilt at the first call.
@@ -93,16 +98,15 @@ class Once:
         tuple of Tensor
             (rows, cols) each, parts of a leaf.
         """
-        if not self.leaves:
-            self._versions = [tensor._version for tensor in cores.values()]
-        leaf = self.leaves.get(dtype)
+        device = cores["central"].device
+        leaf = self.leaves.get((dtype, device))
         if leaf is None:
-            on_gpu = cores["central"].device.type == "cuda"
+            on_gpu = device.type == "cuda"
             joining = joining_of(self.spec, self.how, dtype, half=on_gpu)
             forward = replace(joining, half=joining.half and not self.exactly)
-            with exact(cores["central"].device.type):
+            with exact(device.type):
                 operands = operands_of(self.spec, self.how, cores, forward)
-                leaf = self.leaves[dtype] = Leaf(operands, forward, joining.half)
+                leaf = self.leaves[dtype, device] = Leaf(operands, forward, joining.half)
         numbers = range(self.spec.n_layers) if self.spec.adapter_rank else self.how.matrix_of_layer
         each = leaf.matrices.unbind(0)
         return tuple(each[number] for number in numbers)
@@ -120,8 +124,8 @@ class Once:
         ChangedTensorError
             When one was; the bank and the tensor are told.
         """
-        now = {name: tensor._version for name, tensor in cores.items()}
-        for (name, version), before in zip(now.items(), self._versions, strict=bool(self.leaves)):
+        for name, tensor in cores.items():
+            version, before = tensor._version, self._versions.get(name)
             if version != before:
                 raise ChangedTensorError(
                     f"the tensors of the banks must not be modified while gradients are "

@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import mpobert_plugin as mp
 from mpobert_plugin.errors import ChangedTensorError, ConfigError, ConversionError
@@ -204,6 +206,42 @@ def test_plain_models_are_refused():
         mp.accumulate(tiny_bert()),
     ):
         pass
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("apart", [True, False])
+def test_sharded_banks_are_refused(mesh, apart):
+    model = made()
+    for bank in model.bert.mpo.stacked() if apart else ():
+        fully_shard(bank, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    message = r"whole tensors in its banks .* got 'auxiliary_0' of bank 'query' sharded"
+    with pytest.raises(ConfigError, match=message), mp.accumulate(model):
+        pass
+    assert query_bank(model).once is None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("strategy", ["batched", "per_group", "per_layer", "factorized"])
+def test_strategies_with_sharded_banks(mesh, apart, strategy):
+    plain, model = made(), made()
+    mp.set_strategy(model, strategy, when="training")
+    for bank in model.bert.mpo.stacked() if apart else ():
+        fully_shard(bank, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    for each in (plain, model):
+        micro_batches(each, 2)
+    ours = {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
+    assert_same_gradients(ours, gradients(plain))
 
 
 def test_copies_made_inside_a_block_do_not_accumulate():
