@@ -126,7 +126,7 @@ def test_from_albert_without_configuration_shares_all() -> None:
         ({"rtol": 0.1}, "rtol"),
         ({"fit": "mean"}, "fit"),
         ({"plan": None}, "build has no option 'plan'"),
-        ({"gauge": "left"}, "'symmetric' or 'central' for fresh weights, got 'left'"),
+        ({"gauge": "middle"}, "gauge must be 'symmetric' or 'central' or 'left'"),
         ({"num_layers": 0}, "num_layers must be an integer >= 1, got 0"),
         ({"num_layers": "4"}, "num_layers must be an integer >= 1, got '4'"),
         ({"num_layer": 4}, "Did you mean 'num_layers'"),
