@@ -46,7 +46,6 @@ MODELS = {
     "padded": lambda: mp.convert(tiny_bert(intermediate_size=59), n=3, sharing="all", fit="mean"),
 }
 STRATEGIES = [
-    ("batched", 4),
     ("batched_recompute", 4),
     ("per_layer", 4),
     ("per_group", 1),
@@ -76,12 +75,13 @@ def two_backwards(model):
 def test_every_strategy_gives_the_same_outputs_and_gradients(name):
     model = made(name)
     mp.set_strategy(model, "batched")
-    expected, output = two_backwards(model), model(ids())[0].detach()
+    expected, output = two_backwards(model), logits(model)
     for strategy, group in STRATEGIES:
         mp.set_strategy(model, strategy, when="training", group=group)
-        assert_same_gradients(two_backwards(model), expected)
+        model.zero_grad()
+        # Both forwards before the first backward: each has matrices of its own.
         sum(losses(model)).backward()
-        torch.testing.assert_close(model(ids())[0], output, rtol=0, atol=1e-6)
+        assert_same_gradients(gradients(model), expected)
         torch.testing.assert_close(logits(model), output, rtol=0, atol=1e-6)
 
 
@@ -226,7 +226,7 @@ def test_copies_and_files_keep_working(strategy, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("strategy", ["batched_recompute", "per_layer", "factorized"])
+@pytest.mark.parametrize("strategy", ["batched_recompute", "per_layer"])
 def test_compiled_layers_are_one_graph(strategy):
     model = mp.convert(tiny_bert(num_hidden_layers=10), sharing="groups:2", fit="mean").train()
     mp.set_strategy(model, strategy, when="training")
@@ -263,8 +263,10 @@ def saved_bytes(model):
     return sum(size for place, (size, _) in kept.items() if place not in own)
 
 
-@pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("name", ["groups, adapters", "nothing shared", "two sites, cut", "padded"])
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("groups, adapters", 3), ("nothing shared", 1), ("two sites, cut", 3), ("padded", 2)],
+)
 def test_accounted_memory_is_what_autograd_keeps(name, group):
     model = made(name)
     twin = plain_twin(model)
