@@ -55,3 +55,26 @@ def test_errors_of_cuts_and_of_storage_are_told_apart():
     assert certificate.truncation_error == pytest.approx(cuts)
     assert cuts > 0.1
     assert certificate.relative_error > certificate.truncation_error
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_central_and_auxiliary_cores_are_all_cores(n):
+    m = tn.mpo(np.random.default_rng(5).normal(size=(16, 16)), n)
+    t = tn.tt(np.random.default_rng(6).normal(size=(3,) * n))
+    for chain in (m, t):
+        k = n // 2
+        assert chain.central is chain.cores[k]
+        assert len(chain.auxiliary) == n - 1
+        for found, core in zip(
+            chain.auxiliary, chain.cores[:k] + chain.cores[k + 1 :], strict=True
+        ):
+            assert found is core
+
+
+def test_both_ends_of_a_symmetric_chain_carry_a_large_scale():
+    w = np.random.default_rng(7).normal(size=(16, 16))
+    plain = tn.mpo(w, 3, gauge="symmetric").cores
+    large = tn.mpo(2.0**400 * w, 3, gauge="symmetric").cores
+    assert np.allclose(large[0], 2.0**200 * plain[0])
+    assert np.allclose(large[1], plain[1])
+    assert np.allclose(large[2], 2.0**200 * plain[2])
