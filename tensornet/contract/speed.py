@@ -120,8 +120,10 @@ def features(
 
 def _sorting(order: Order, layout: MatrixLayout, bonds: tuple[int, ...]) -> list[Move]:
     """Return the transpositions that make matrices of the segments; see join_matrix, _segment."""
-    if order.name == "dense" and layout.n_sites > 1:
-        n = layout.n_sites
+    n = layout.n_sites
+    if n == 1:
+        return []
+    if order.name == "dense":
         middle = join_order(layout.site_dims, bonds).split[0, n]
         rows, cols = layout.padded_shape
         last = Move(rows * cols, rows * math.prod(layout.col_dims[:middle]))
