@@ -50,6 +50,11 @@ class MatrixReport:
         Number of parameters that make the matrix, shared ones included.
     stored : float
         Its part of what is stored: a tensor of twelve layers counts as a twelfth.
+
+    Examples
+    --------
+    >>> MatrixReport("layer.0.query", "query", 4, 8, 0.1, None, 2.0, 20, 15.5).dense
+    32
     """
 
     name: str
