@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
@@ -17,9 +18,54 @@ from mpobert_plugin.reconstruct import Recipe, rebuild
 from mpobert_plugin.spec import BankSpec
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The joins of a plan, ready to run: a step of a few tensors takes less than to look it up.
+
+    Parameters
+    ----------
+    plan : tensornet.Plan
+        What they follow.
+    joins : tuple of (int, int, tuple of int, tuple of int)
+        Positions of two operands, and the axes of each that are summed over.
+    order : tuple of int
+        Axes of the result in the order of the output.
+
+    Examples
+    --------
+    >>> spec = BankSpec("query", 8, 8, (2, 2, 2), (2, 2, 2), (1, 2, 2, 1), (0, 0), (0, 1))
+    >>> steps = product_steps(spec, 1)
+    >>> steps.plan.multiply_adds, len(steps.joins)
+    (128, 3)
+    """
+
+    plan: tn.Plan
+    joins: tuple[tuple[int, int, tuple[int, ...], tuple[int, ...]], ...]
+    order: tuple[int, ...]
+
+    def run(self, operands: Sequence[Tensor]) -> Tensor:
+        """Return the contraction.
+
+        Parameters
+        ----------
+        operands : sequence of Tensor
+            In the shapes of the plan.
+
+        Returns
+        -------
+        Tensor
+            Differentiable in the operands.
+        """
+        todo = list(operands)
+        for first, second, axes, others in self.joins:
+            b, a = todo.pop(second), todo.pop(first)
+            todo.append(torch.tensordot(a, b, dims=(axes, others)))
+        return todo[0].permute(self.order)
+
+
 @lru_cache(maxsize=4096)
-def product_plan(spec: BankSpec, tokens: int) -> tn.Plan:
-    """Return the plan of the product of some inputs with the cores of one layer.
+def product_steps(spec: BankSpec, tokens: int) -> Steps:
+    """Return how some inputs are multiplied with the cores of one layer, by the best plan.
 
     Parameters
     ----------
@@ -30,21 +76,31 @@ def product_plan(spec: BankSpec, tokens: int) -> tn.Plan:
 
     Returns
     -------
-    tensornet.Plan
-        Operands are the cores and the inputs (tokens, *column factors); the result is
-        (tokens, *row factors).
+    Steps
+        Operands are the cores without the bonds at the ends, and the inputs (tokens, *column
+        factors); the result is (tokens, *row factors).
 
     Examples
     --------
     >>> spec = BankSpec("query", 8, 8, (2, 2, 2), (2, 2, 2), (1, 2, 2, 1), (0, 0), (0, 1))
-    >>> product_plan(spec, 1).multiply_adds
-    128
+    >>> product_steps(spec, 5).plan.shapes[-1]
+    (5, 2, 2, 2)
     """
     sites = len(spec.row_dims)
-    words = [[f"b{k}", f"i{k}", f"j{k}", f"b{k + 1}"] for k in range(sites)]
-    words.append(["token", *(f"j{k}" for k in range(sites))])
-    words.append(["token", *(f"i{k}" for k in range(sites))])
-    return tn.plan(words, *spec.core_shapes, (max(1, tokens), *spec.col_dims))
+    labels = [[f"b{k}", f"i{k}", f"j{k}", f"b{k + 1}"] for k in range(sites)]
+    shapes = [list(shape) for shape in spec.core_shapes]
+    del labels[0][0], shapes[0][0], labels[-1][-1], shapes[-1][-1]
+    labels.append(["token", *(f"j{k}" for k in range(sites))])
+    shapes.append([max(1, tokens), *spec.col_dims])
+    output = ["token", *(f"i{k}" for k in range(sites))]
+    plan = tn.plan([*labels, output], *shapes)
+    joins, todo = [], list(labels)
+    for first, second in plan.path:
+        two, one = todo.pop(second), todo.pop(first)
+        shared = [label for label in one if label in two]
+        joins.append((first, second, tuple(map(one.index, shared)), tuple(map(two.index, shared))))
+        todo.append([label for label in (*one, *two) if label not in shared])
+    return Steps(plan, tuple(joins), tuple(map(todo[0].index, output)))
 
 
 class Factorized(Lazy):
@@ -102,9 +158,12 @@ class Factorized(Lazy):
         with exact(kind):
             cores = [core.to(_wide(core.dtype)) for core in self._cores()]
             flat = x.reshape(-1, spec.cols).to(cores[0].dtype)
-            beside = pad(flat, (0, math.prod(spec.col_dims) - spec.cols))
-            plan = product_plan(spec, len(flat))
-            made: Tensor = plan.run(*cores, beside.reshape(plan.shapes[-1]))
+            missing = math.prod(spec.col_dims) - spec.cols
+            beside = pad(flat, (0, missing)) if missing else flat
+            steps = product_steps(spec, len(flat))
+            ends = [core.squeeze(0) if k == 0 else core for k, core in enumerate(cores)]
+            ends[-1] = ends[-1].squeeze(-1)
+            made = steps.run([*ends, beside.reshape(-1, *spec.col_dims)])
             made = made.reshape(len(flat), -1)[:, : spec.rows]
             if up is not None and down is not None:
                 low = linear(linear(flat, down.to(flat.dtype)), up.to(flat.dtype))

@@ -136,8 +136,17 @@ def _per_matrix(grad: Tensor, up: Tensor | None, how: Joining) -> Tensor:
         return grad
     if sum(how.counts) == 1:
         return grad.sum(0, keepdim=True)
-    places = torch.tensor(how.outputs, device=grad.device)
-    return grad.new_zeros(sum(how.counts), *grad.shape[1:]).index_add(0, places, grad)
+    # Sums of views: an index in the host's memory would make it wait for the device.
+    each = grad.unbind(0)
+    users = [[k for k, made in enumerate(how.outputs) if made == m] for m in range(sum(how.counts))]
+    return torch.stack([_sum([each[k] for k in own]) for own in users])
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total
 
 
 def _gradients(

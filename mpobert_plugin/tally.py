@@ -34,7 +34,7 @@ class Speed:
 
 SPEEDS = {
     "cuda": Speed(half=3e14, wide=2e13, memory=2.5e12, start=5e-6),
-    "cpu": Speed(half=1e10, wide=3e10, memory=1e10, start=5e-6),
+    "cpu": Speed(half=1e10, wide=3e10, memory=1e10, start=2e-5),
 }
 
 
