@@ -102,9 +102,12 @@ def test_an_uneven_gauge_in_training(scale):
     found = step(model, torch.float16)
     assert all(torch.isfinite(gradient).all() for gradient in found.values())
     for name, other in expected.items():
-        assert (found[name] - other).norm() <= 3e-2 * other.norm() + 1e-4 * scale, name
+        # The softmax does not see the bias of the keys: its gradient is rounding alone.
+        if not name.endswith("key.bias"):
+            assert (found[name] - other).norm() <= 3e-2 * other.norm() + 1e-4 * scale, name
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_evaluation_waits_once_and_notices_writes():
     model = converted().eval()
     tokens = ids().cuda()
@@ -115,8 +118,8 @@ def test_evaluation_waits_once_and_notices_writes():
 
     before = [look() for _ in range(3)][-1]
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
     try:
+        torch.cuda.set_sync_debug_mode("warn")
         with pytest.warns(UserWarning, match="synchronizing") as seen:
             again = look()
     finally:
@@ -127,13 +130,14 @@ def test_evaluation_waits_once_and_notices_writes():
     assert not torch.equal(look(), before)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_training_never_waits():
     model = converted()
     step(model, torch.float16)
     tokens = ids().cuda()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         with torch.autocast("cuda", torch.float16):
             out = model.bert(tokens)[0]
         out.float().square().mean().backward()
