@@ -127,22 +127,41 @@ def joint(groups: int, rank: int, n: int) -> Callable[[Any, Any], None]:
     return apply
 
 
-def measured_by(measure: str, number: int) -> Callable[[Any, Any], int]:
-    """Share a budget out by squared errors of one kind; matrices are put back as dense ones."""
+def measured_by(kind: str, number: int, *, svd: bool = False) -> Callable[[Any, Any], int]:
+    """Share a budget out by squared errors of one kind; matrices are put back as dense ones.
 
-    def apply(model: Any, _calibration: Any) -> int:
-        found = matrices(model)
+    Kinds: "relative" and "absolute" errors of the matrices, or relative ones of their "output".
+    """
+
+    def apply(model: Any, calibration: Any) -> int:
+        found, roles = matrices(model), list(family_of(model).matrices)
         fixed = mp.account(model).unique - sum(w.weight.numel() for w in found.values())
         Ws = {name: w.weight.detach() for name, w in found.items()}
-        allocation = tn.allocate(Ws, max_params=number - fixed, measure=measure)
+        metrics: dict[str, Any] = {}
+        if calibration is not None:
+            known = mp.input_metrics(model, calibration, roles)
+            for role in roles:
+                metrics |= dict(zip(linears_of(model, role), known[role], strict=True))
+        seen = Ws
+        if kind == "output":
+            seen = {name: W.double() @ root(metrics[name]) for name, W in Ws.items()}
+        shape = {n: ((W.shape[0], 1), (1, W.shape[1])) if svd else 5 for n, W in Ws.items()}
+        measure = "absolute" if kind == "absolute" else "relative"
+        allocation = tn.allocate(seen, max_params=number - fixed, measure=measure, shape=shape)
         with torch.no_grad():
             for a in allocation:
                 if not a.dense:
-                    made = tn.mpo(Ws[a.name], a.layout, bonds=a.bonds).to_matrix()
-                    found[a.name].weight.copy_(made)
+                    metric = metrics.get(a.name)
+                    made = tn.mpo(Ws[a.name], a.layout, bonds=a.bonds, metric=metric)
+                    found[a.name].weight.copy_(made.to_matrix())
         return fixed + allocation.n_params
 
     return apply
+
+
+def root(metric: Any) -> Any:
+    values, vectors = torch.linalg.eigh(metric)
+    return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
 
 
 def trials(model: Any) -> Iterator[Trial]:
@@ -165,8 +184,10 @@ def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterato
         yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
     yield Trial("MPO by bond", setting, capped(number), calibrated)
     yield Trial("MPO by budget", setting, by_budget(number), calibrated)
-    for measure in () if calibrated else ("relative", "absolute"):
-        yield Trial(f"MPO by {measure} squares", setting, measured_by(measure, number))
+    for kind in ("relative", "output") if calibrated else ("relative", "absolute"):
+        yield Trial(f"MPO by {kind} squares", setting, measured_by(kind, number), calibrated)
+        apply = measured_by(kind, number, svd=True)
+        yield Trial(f"SVD by {kind} squares", setting, apply, calibrated)
 
 
 def _joined(groups: int, calibrated: bool) -> Iterator[Trial]:

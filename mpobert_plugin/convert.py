@@ -88,7 +88,8 @@ def convert(
         layer's matrices in each layer, in (0, 1]. The bonds of all matrices are chosen together;
         matrices stay plain where that is smaller, and what is not converted counts as it is.
     max_params : int, optional
-        Budget in parameters instead.
+        Budget in parameters instead. Either is spent so that the sum of the matrices' squared
+        relative errors is small.
     targets : sequence of str, optional
         Roles of the matrices to convert. Those outside the layers are converted only when they
         are named: 'embedding', 'pooler', 'embedding_projection'.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mpobert_plugin.init.residual import root_of
 from mpobert_plugin.init.shared import share
 from mpobert_plugin.init.stacks import layout_of
 from mpobert_plugin.sharing import members
@@ -36,8 +35,7 @@ class Unit:
     group : int
         Their central slice.
     matrix : Tensor
-        (rows, cols), or (matrices, rows, cols) where each keeps auxiliary tensors of its own,
-        as its errors are to be seen: times the root of the metric with calibration.
+        (rows, cols), or (matrices, rows, cols) where each keeps auxiliary tensors of its own.
     weight : float
         What the squared relative error of the matrix counts.
     sides : int
@@ -111,7 +109,7 @@ def units_of(
     config : MPOConfig
         Its `fit` is used.
     metrics : mapping of str to sequence of Tensor, optional
-        Mean of x x^T over the inputs of each matrix, by role.
+        Mean of x x^T over the inputs of each matrix, by role; a mean of layers is taken in it.
 
     Returns
     -------
@@ -151,10 +149,7 @@ def _units(
         joint = config.fit == "joint" and group not in shared.exact and len(sides) > 1
         own = [layers[slot][1].detach() for slot in slots]
         value = shared.values[group].detach()
-        seen = [None if metrics is None else metrics[slot] for slot in slots]
-        weight = sum(1.0 if joint else _share(value, w, h) for w, h in zip(own, seen, strict=True))
-        metric = _mean(seen)
-        matrix = torch.stack([_seen(w, metric) for w in own]) if joint else _seen(value, metric)
+        weight = float(len(own)) if joint else sum(_share(value, matrix) for matrix in own)
         modules = len({id(layers[slot][1]) for slot in slots} if one_each else slots)
         # Only a bank holds a bias in common.
         biases = len({spec.bias[slot] for slot in slots}) if spec.bias else modules
@@ -162,7 +157,7 @@ def _units(
             Unit(
                 spec=spec,
                 group=group,
-                matrix=matrix,
+                matrix=torch.stack(own) if joint else value,
                 weight=weight or 1.0,
                 sides=len(sides),
                 plain=modules,
@@ -172,25 +167,9 @@ def _units(
     return units
 
 
-def _mean(metrics: Sequence[Tensor | None]) -> Tensor | None:
-    given = [metric for metric in metrics if metric is not None]
-    return torch.stack(given).mean(0) if given else None
-
-
-def _seen(matrix: Tensor, metric: Tensor | None) -> Tensor:
-    """Return a matrix whose plain errors are those of its outputs."""
-    return matrix if metric is None else matrix.to(metric.dtype) @ root_of(metric)
-
-
-def _share(value: Tensor, own: Tensor, metric: Tensor | None) -> float:
+def _share(value: Tensor, own: Tensor) -> float:
     """Return the squared norm of what is decomposed, relative to that of a layer's own matrix."""
     if value is own:
         return 1.0
-    whole = _norm(own, metric)
-    return (_norm(value, metric) / whole) ** 2 if whole else 0.0
-
-
-def _norm(matrix: Tensor, metric: Tensor | None) -> float:
-    wide = matrix.double()
-    squares = wide * wide if metric is None else (wide @ metric.double()) * wide
-    return math.sqrt(max(float(squares.sum()), 0.0))
+    whole = float(torch.linalg.vector_norm(own.double()))
+    return (float(torch.linalg.vector_norm(value.double())) / whole) ** 2 if whole else 0.0
