@@ -201,7 +201,7 @@ def _right(cores: Sequence[Tensor], tables: int, ids: Tensor) -> Tensor:
 def _entries(table: Tensor, numbers: Tensor) -> Tensor:
     """Return entries of a table along its first axis."""
     # The backward of an embedding takes less time than that of an index.
-    return embedding(numbers, table.flatten(1)).unflatten(1, table.shape[1:])
+    return embedding(numbers, table.flatten(1)).reshape(len(numbers), *table.shape[1:])
 
 
 def _left_table(cores: Sequence[Tensor]) -> Tensor:

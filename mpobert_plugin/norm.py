@@ -13,8 +13,8 @@ from mpobert_plugin.reader import Reader
 from mpobert_plugin.stacked import Place, StackedBank
 
 if TYPE_CHECKING:
-    from mpobert_plugin.reader import Values
-    from mpobert_plugin.spec import NormSpec
+    from mpobert_plugin.lazy import Values
+    from mpobert_plugin.norm_spec import NormSpec
 
 
 class MPONormBank(StackedBank):
@@ -29,7 +29,7 @@ class MPONormBank(StackedBank):
 
     Examples
     --------
-    >>> from mpobert_plugin.spec import NormSpec
+    >>> from mpobert_plugin.norm_spec import NormSpec
     >>> bank = MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1)))
     >>> tuple(bank.weight.shape)
     (2, 8)
@@ -87,7 +87,7 @@ class MPOLayerNorm(Reader):
 
     Examples
     --------
-    >>> from mpobert_plugin.spec import NormSpec
+    >>> from mpobert_plugin.norm_spec import NormSpec
     >>> bank = MPONormBank(NormSpec("output_norm", 8, 1e-12, slices=(0, 0, 1)), device="meta")
     >>> tuple(MPOLayerNorm(bank, 2)(torch.ones(3, 8, device="meta")).shape)
     (3, 8)
@@ -141,7 +141,7 @@ class MPORMSNorm(Reader):
 
     Examples
     --------
-    >>> from mpobert_plugin.spec import NormSpec
+    >>> from mpobert_plugin.norm_spec import NormSpec
     >>> bank = MPONormBank(NormSpec("ffn_norm", 4, 0.0, slices=(0, 0), kind="rms"))
     >>> _ = torch.nn.init.ones_(bank.weight)
     >>> MPORMSNorm(bank, 1)(torch.tensor([1.0, 7.0, 5.0, 5.0])).tolist()
