@@ -28,7 +28,7 @@ HEADS = [
         id=kind.__name__,
         marks=[]
         if model_type in (*APART, "albert") or kind in (heads_of(model_type)[0],)
-        else [pytest.mark.slow],
+        else [pytest.mark.nightly],
     )
     for model_type in TYPES
     for kind in heads_of(model_type)

@@ -20,7 +20,7 @@ from tests.mpobert_plugin.zoo import APART, CAUSAL, language_model, tiny, tokens
 FAMILIES = [*APART, "albert"]
 # Compilation takes seconds; the others have layers like these.
 COMPILED = [
-    name if name in ("albert", "gpt2", "llama") else pytest.param(name, marks=pytest.mark.slow)
+    name if name in ("albert", "gpt2", "llama") else pytest.param(name, marks=pytest.mark.nightly)
     for name in FAMILIES
 ]
 
@@ -204,7 +204,7 @@ def graph_loss(output):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("train", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("train", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("model_type", COMPILED)
 def test_a_compiled_model_is_one_graph(model_type, train):
     model = converted(model_type).train(train)
@@ -264,7 +264,7 @@ def test_a_compiled_base_model_reads_matrices_that_its_hook_made(model_type):
     assert torch._dynamo.explain(model)(tokens(model)).graph_break_count == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("model_type", ["albert", "gpt2", "llama"])

@@ -249,7 +249,7 @@ class TestSweep:
             sweep(**options)
         assert text in str(caught.value)
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_default_exponents_over_6_to_96_layers(self):
         for exponent in sweep().exponents():
             if exponent.kind in ("total", "bias", "norm"):
