@@ -121,7 +121,7 @@ class EmbeddingBank(MPOBank):
         Returns
         -------
         Tensor
-            (*ids.shape, cols); the rows of `padding_idx` have no gradient.
+            (..., cols); the rows of `padding_idx` have no gradient.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class MPOEmbedding(Reader):
         Returns
         -------
         Tensor
-            (*input.shape, embedding_dim).
+            (..., embedding_dim).
 
         Raises
         ------
