@@ -2,8 +2,8 @@
 
 What counts is the sum of squared relative errors: a matrix of small norm matters to what comes
 after it as much as one of large norm does. That is so with calibration too, which then decides
-how each matrix is decomposed: on real models, bonds chosen by the errors of the outputs gave a
-smaller sum of these and a worse model.
+how each matrix is decomposed: bonds chosen by the errors of the outputs gave smaller ones, and a
+worse model in one of two real cases, a better one in neither.
 """
 
 from __future__ import annotations
