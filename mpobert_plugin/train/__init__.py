@@ -9,7 +9,8 @@ from mpobert_plugin.train.data.store import Corpus, open_corpus
 from mpobert_plugin.train.data.texts import Reading
 from mpobert_plugin.train.lamb import Lamb
 from mpobert_plugin.train.run import RunResult, pretrain
-from mpobert_plugin.train.settings import PretrainConfig, read_settings
+from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.settings_file import read_settings
 
 __all__ = [
     "Corpus",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.errors import CheckpointError, DivergenceError
+from mpobert_plugin.errors import DivergenceError
 from mpobert_plugin.train.data.batches import micro_batches
 from mpobert_plugin.train.data.counter import mixed
 from mpobert_plugin.train.evaluation import evaluate, means
@@ -17,6 +17,7 @@ from mpobert_plugin.train.flops import flops_per_sample, peak_flops
 from mpobert_plugin.train.guard import Health, examine
 from mpobert_plugin.train.journal import train_line
 from mpobert_plugin.train.optimizers import Rates, set_rate
+from mpobert_plugin.train.progress import Progress
 from mpobert_plugin.train.state import read_state, write_state
 
 if TYPE_CHECKING:
@@ -33,31 +34,6 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.signals import Wish
 
 _MOST_ROLLBACKS = 3
-
-
-@dataclass
-class Progress:
-    """Where a run stands; all of it is kept in checkpoints.
-
-    Parameters
-    ----------
-    step : int
-        Optimizer steps that are done, skipped ones among them.
-    offset : int
-        Steps whose samples were left out after going back.
-    health : Health
-        What is known of the losses.
-    best_step : int or None
-        Step of the best evaluation.
-    best_loss : float
-        Its loss.
-    """
-
-    step: int = 0
-    offset: int = 0
-    health: Health = field(default_factory=Health)
-    best_step: int | None = None
-    best_loss: float = float("inf")
 
 
 @dataclass
@@ -338,36 +314,3 @@ class Loop:
         write_state(folder, parts.model, parts.engine.optimizer, parts.parameters)
         tokenizer = parts.samples.corpus.folder / "tokenizer.json"
         (folder / tokenizer.name).write_bytes(tokenizer.read_bytes())
-
-
-def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any]) -> None:
-    """Refuse a checkpoint of a run with other settings or text.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        A whole one.
-    extra : dict
-        What this run keeps in its own.
-
-    Raises
-    ------
-    CheckpointError
-        With the names of what differs.
-    """
-    found = checkpoint.state.get("config", {})
-    free = {"log_every", "eval_every", "eval_batches", "save_every", "keep", "workers", "guard"}
-    free |= {"guard_factor", "guard_skips", "micro_batch", "reconstruction"}
-    changed = [
-        f"{name} {found.get(name)!r} -> {value!r}"
-        for name, value in extra["config"].items()
-        if name not in free and found.get(name) != value
-    ]
-    if checkpoint.state.get("corpus") != extra["corpus"]:
-        changed.append("another text")
-    if changed:
-        raise CheckpointError(
-            f"the run in {checkpoint.folder.parent} must go on with its own settings, got "
-            f"{', '.join(changed)}. Give out= another folder, and the checkpoint as the model, to "
-            "start a new run from its weights."
-        )

@@ -16,9 +16,11 @@ from mpobert_plugin.train.checkpoint import Checkpoints
 from mpobert_plugin.train.data.samples import Samples
 from mpobert_plugin.train.data.store import Corpus, open_corpus
 from mpobert_plugin.train.journal import Journal
-from mpobert_plugin.train.loop import Loop, check_same_run
+from mpobert_plugin.train.loop import Loop
 from mpobert_plugin.train.processes import joined
-from mpobert_plugin.train.settings import PretrainConfig, split_settings
+from mpobert_plugin.train.same_run import check_same_run
+from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.settings_file import split_settings
 from mpobert_plugin.train.setup import set_up
 from mpobert_plugin.train.signals import end_on_signal
 from mpobert_plugin.train.source import start_model

@@ -10,7 +10,8 @@ import torch
 from mpobert_plugin.errors import ConfigError, DataError
 from mpobert_plugin.train.precision import LossScale, Precision
 from mpobert_plugin.train.schedule import Schedule
-from mpobert_plugin.train.settings import PretrainConfig, read_settings
+from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.settings_file import read_settings
 
 
 def test_a_file_and_words_make_settings(tmp_path):

@@ -11,7 +11,8 @@ import mpobert_plugin as mp
 from mpobert_plugin.train.data.prepare import Vocabulary, prepare
 from mpobert_plugin.train.data.store import open_corpus
 from mpobert_plugin.train.run import pretrain
-from mpobert_plugin.train.settings import PretrainConfig, read_settings
+from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.settings_file import read_settings
 
 DOCS = [
     f"The number {k} is here. It is followed by {k + 1}. And then comes {k + 2}." for k in range(40)

@@ -1,0 +1,119 @@
+"""What each pre-training setting must be; the messages say what it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import fields
+from typing import Any
+
+from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.options import check_integer, own_integer, own_number
+
+OPTIMIZERS = ("lamb", "adamw")
+RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
+GUARDS = ("stop", "rollback")
+
+
+def own_value(entry: dataclasses.Field[Any], value: Any) -> Any:
+    """Return a value as the type of its field; YAML takes 1e-3 for a word.
+
+    Parameters
+    ----------
+    entry : dataclasses.Field
+        Of the settings.
+    value : object
+        As it was given.
+
+    Returns
+    -------
+    object
+        A plain number where one is meant, else the value itself.
+    """
+    if entry.type == "float":
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                return value
+        value = own_number(value)
+        return float(value) if type(value) is int else value
+    return own_integer(value) if entry.type == "int" else value
+
+
+def check_counts(config: Any) -> None:
+    """Refuse whole numbers that are too small, or none.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Settings that are being made.
+
+    Raises
+    ------
+    ConfigError
+        With the name, what it must be and what was given.
+    """
+    least = {"eval_every": 0, "save_every": 0, "keep": 1, "workers": 0, "seed": 0}
+    for entry in fields(config):
+        if entry.type == "int":
+            value = getattr(config, entry.name)
+            check_integer(entry.name, value, least=least.get(entry.name, 1))
+
+
+def check_words(config: Any) -> None:
+    """Refuse words that no setting knows.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Settings that are being made.
+
+    Raises
+    ------
+    ConfigError
+        With the name, what it must be and what was given.
+    """
+    known = {"optimizer": OPTIMIZERS, "reconstruction": RECONSTRUCTIONS, "guard": GUARDS}
+    for name, words in known.items():
+        value = getattr(config, name)
+        if value not in words:
+            raise ConfigError(
+                f"{name} must be {', '.join(map(repr, words))}, got {value!r}. "
+                f"{did_you_mean(str(value), words)}"
+            )
+
+
+def check_ranges(config: Any) -> None:
+    """Refuse numbers outside their range.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Settings that are being made.
+
+    Raises
+    ------
+    ConfigError
+        With the name, what it must be and what was given.
+    """
+    limits = {
+        "lr": (0.0, 1e6),
+        "beta1": (0.0, 1.0),
+        "beta2": (0.0, 1.0),
+        "eps": (0.0, 1.0),
+        "weight_decay": (0.0, 1e3),
+        "clip": (0.0, 1e9),
+        "warmup_ratio": (0.0, 1.0),
+        "guard_factor": (1.0, 1e9),
+        "loss_scale": (2.0**-14, 2.0**24),
+        **{f"lr_{kind}": (0.0, 1e6) for kind in ("central", "auxiliary", "adapter", "head")},
+    }
+    open_above = {"beta1", "beta2"}
+    for name, (low, high) in limits.items():
+        value = getattr(config, name)
+        inside = type(value) is float and low <= value <= high
+        if not inside or (name in open_above and value == high):
+            word = "below" if name in open_above else "at most"
+            raise ConfigError(
+                f"{name} must be a number of at least {low:g} and {word} {high:g}, got {value!r}."
+            )

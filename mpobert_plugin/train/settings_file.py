@@ -1,0 +1,118 @@
+"""Settings from a YAML file and words like ``lr=1e-3``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.train.settings import PretrainConfig
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+
+def read_settings(path: str | os.PathLike[str] | None, words: Sequence[str] = ()) -> PretrainConfig:
+    """Return settings from a YAML file and words that replace some of them.
+
+    Parameters
+    ----------
+    path : path, optional
+        A YAML file of names and values; the defaults without one.
+    words : sequence of str
+        Such as ``lr=1e-3``.
+
+    Returns
+    -------
+    PretrainConfig
+        Checked.
+
+    Raises
+    ------
+    ConfigError
+        When the file cannot be read, or a name or value is impossible.
+
+    Examples
+    --------
+    >>> read_settings(None, ["steps=20", "precision=bf16"]).steps
+    20
+    """
+    return _with_words({} if path is None else _read(Path(path)), words)
+
+
+def _with_words(options: dict[str, Any], words: Sequence[str]) -> PretrainConfig:
+    for word in words:
+        name, mark, value = word.partition("=")
+        if not mark or not name:
+            raise ConfigError(f"settings must be given as name=value, got {word!r}.")
+        options[name] = _parsed(value, word)
+    return PretrainConfig.from_dict(options)
+
+
+def split_settings(
+    path: str | os.PathLike[str] | None, words: Sequence[str], names: Sequence[str]
+) -> tuple[PretrainConfig, dict[str, Any]]:
+    """Return settings, and what the file and the words say under other names.
+
+    Parameters
+    ----------
+    path : path, optional
+        A YAML file.
+    words : sequence of str
+        Such as ``lr=1e-3`` or ``model.num_layers=4``.
+    names : sequence of str
+        Names that are no settings.
+
+    Returns
+    -------
+    tuple of (PretrainConfig, dict)
+        Checked settings; values by name.
+
+    Raises
+    ------
+    ConfigError
+        As `read_settings` says.
+
+    Examples
+    --------
+    >>> split_settings(None, ["steps=20", "model.preset=mpobert-12"], ["model"])[1]
+    {'model': {'preset': 'mpobert-12'}}
+    """
+    options = {} if path is None else _read(Path(path))
+    found = {name: options.pop(name) for name in names if name in options}
+    left = []
+    for word in words:
+        name, mark, value = word.partition("=")
+        first, dot, inner = name.partition(".")
+        if not mark or first not in names:
+            left.append(word)
+        elif dot:
+            before = found.get(first)
+            found[first] = {
+                **(before if isinstance(before, dict) else {}),
+                inner: _parsed(value, word),
+            }
+        else:
+            found[first] = _parsed(value, word)
+    return _with_words(options, left), found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"config must be a YAML file, got {path}: {error}.") from error
+    found = {} if found is None else found
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} must hold names and values, got a {type(found).__name__}.")
+    return found
+
+
+def _parsed(value: str, word: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"settings must be given as name=value, got {word!r}.") from error
