@@ -13,6 +13,23 @@ OPTIMIZERS = ("lamb", "adamw")
 RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
 GUARDS = ("stop", "rollback")
 
+# The reference of the documentation is made from these three.
+WORDS = {"optimizer": OPTIMIZERS, "reconstruction": RECONSTRUCTIONS, "guard": GUARDS}
+LEAST = {"eval_every": 0, "save_every": 0, "keep": 1, "workers": 0, "seed": 0}
+LIMITS = {
+    "lr": (0.0, 1e6),
+    "beta1": (0.0, 1.0),
+    "beta2": (0.0, 1.0),
+    "eps": (0.0, 1.0),
+    "weight_decay": (0.0, 1e3),
+    "clip": (0.0, 1e9),
+    "warmup_ratio": (0.0, 1.0),
+    "guard_factor": (1.0, 1e9),
+    "loss_scale": (2.0**-14, 2.0**24),
+    **{f"lr_{kind}": (0.0, 1e6) for kind in ("central", "auxiliary", "adapter", "head")},
+}
+OPEN_ABOVE = ("beta1", "beta2")
+
 
 def own_value(entry: dataclasses.Field[Any], value: Any) -> Any:
     """Return a value as the type of its field; YAML takes 1e-3 for a word.
@@ -53,11 +70,10 @@ def check_counts(config: Any) -> None:
     ConfigError
         With the name, what it must be and what was given.
     """
-    least = {"eval_every": 0, "save_every": 0, "keep": 1, "workers": 0, "seed": 0}
     for entry in fields(config):
         if entry.type == "int":
             value = getattr(config, entry.name)
-            check_integer(entry.name, value, least=least.get(entry.name, 1))
+            check_integer(entry.name, value, least=LEAST.get(entry.name, 1))
 
 
 def check_words(config: Any) -> None:
@@ -73,8 +89,7 @@ def check_words(config: Any) -> None:
     ConfigError
         With the name, what it must be and what was given.
     """
-    known = {"optimizer": OPTIMIZERS, "reconstruction": RECONSTRUCTIONS, "guard": GUARDS}
-    for name, words in known.items():
+    for name, words in WORDS.items():
         value = getattr(config, name)
         if value not in words:
             raise ConfigError(
@@ -96,24 +111,11 @@ def check_ranges(config: Any) -> None:
     ConfigError
         With the name, what it must be and what was given.
     """
-    limits = {
-        "lr": (0.0, 1e6),
-        "beta1": (0.0, 1.0),
-        "beta2": (0.0, 1.0),
-        "eps": (0.0, 1.0),
-        "weight_decay": (0.0, 1e3),
-        "clip": (0.0, 1e9),
-        "warmup_ratio": (0.0, 1.0),
-        "guard_factor": (1.0, 1e9),
-        "loss_scale": (2.0**-14, 2.0**24),
-        **{f"lr_{kind}": (0.0, 1e6) for kind in ("central", "auxiliary", "adapter", "head")},
-    }
-    open_above = {"beta1", "beta2"}
-    for name, (low, high) in limits.items():
+    for name, (low, high) in LIMITS.items():
         value = getattr(config, name)
         inside = type(value) is float and low <= value <= high
-        if not inside or (name in open_above and value == high):
-            word = "below" if name in open_above else "at most"
+        if not inside or (name in OPEN_ABOVE and value == high):
+            word = "below" if name in OPEN_ABOVE else "at most"
             raise ConfigError(
                 f"{name} must be a number of at least {low:g} and {word} {high:g}, got {value!r}."
             )
