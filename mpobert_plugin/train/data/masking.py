@@ -48,7 +48,7 @@ class Masking:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise DataError(f"masking must be {', '.join(KINDS)}, got {self.kind!r}.")
-        if not 0.0 < self.rate < 1.0:
+        if type(self.rate) not in (int, float) or not 0.0 < self.rate < 1.0:
             raise DataError(f"mask_rate must be above 0 and below 1, got {self.rate!r}.")
         for name in ("most", "longest"):
             value = getattr(self, name)

@@ -54,7 +54,7 @@ class Recipe:
             raise DataError(f"task must be {' or '.join(map(repr, TASKS))}, got {self.task!r}.")
         if type(self.length) is not int or self.length < 5:
             raise DataError(f"length of samples must be an integer >= 5, got {self.length!r}.")
-        if not 0.0 <= self.shorter <= 1.0:
+        if type(self.shorter) not in (int, float) or not 0.0 <= self.shorter <= 1.0:
             raise DataError(f"shorter must be from 0 to 1, got {self.shorter!r}.")
         if type(self.seed) is not int or self.seed < 0:
             raise DataError(f"seed must be an integer >= 0, got {self.seed!r}.")
