@@ -124,19 +124,57 @@ class Engine:
             self.processes.add(torch.cat([own, torch.tensor([int(flag)])]).to(device)), [2, 1]
         )
         self.gradients.clear()
+        numbers = self.accumulate(batches, counts, reseed)
+        self.processes.add(numbers)
+        self.gradients.add_over(self.processes)
+        used = self.scale.value.clone()
+        norm, overflow = self.update()
+        return StepResult(numbers, counts, flags, norm, overflow, used)
+
+    def accumulate(
+        self,
+        batches: Sequence[Batch],
+        counts: Tensor,
+        reseed: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Return what micro-batches of this process lose, after adding to its gradients.
+
+        Parameters
+        ----------
+        batches : sequence of Batch
+            Micro-batches.
+        counts : Tensor
+            (2,): masked tokens and orders of the global batch.
+        reseed : callable, optional
+            Called with the number of each micro-batch before it runs.
+
+        Returns
+        -------
+        Tensor
+            (4,): ``Losses.numbers``, summed.
+        """
+        device = self.processes.device
         numbers = torch.zeros(4, device=device)
         with self.around():
             for number, batch in enumerate(batches):
                 if reseed is not None:
                     reseed(number)
                 numbers += self._backward(batch.to(device), counts)
-        self.processes.add(numbers)
-        self.gradients.add_over(self.processes)
+        return numbers
+
+    def update(self) -> tuple[Tensor, Tensor]:
+        """Return norm and overflow of the gradients, after the update that they ask for.
+
+        Returns
+        -------
+        tuple of (Tensor, Tensor)
+            Norm of the mean gradient before clipping; whether one was not finite, so that nothing
+            but the loss scale was changed.
+        """
         norm, overflow = self._prepare_update()
-        used = self.scale.value.clone()
         self.optimizer.step()
         self.scale.update(overflow)
-        return StepResult(numbers, counts, flags, norm, overflow, used)
+        return norm, overflow
 
     def losses(self, batch: Batch) -> Any:
         """Return the losses of a micro-batch in the number format of the run.
