@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mpobert_plugin.factorized import hand_cores
+from mpobert_plugin.factorized import Factorized, hand_cores
 from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.grouped import hand_groups
 from mpobert_plugin.halves import AUTOCAST_DEVICES
 from mpobert_plugin.kept import Kept, Trust
 from mpobert_plugin.once import Once
 from mpobert_plugin.reconstruct import rebuild, recipe
+from mpobert_plugin.reference import Reference
 from mpobert_plugin.stacked import Place, StackedBank
 from mpobert_plugin.strategy import BY_GROUPS, Strategy
 
@@ -136,9 +137,10 @@ class MPOBank(StackedBank):
         biases = self._biases()
         name = self._strategy_now()
         cores, dtype = self.cores(), self._compute_dtype()
-        if name == "factorized":
+        if name in ("factorized", "reference"):
+            kind = Factorized if name == "factorized" else Reference
             return hand_cores(
-                self.spec, self._one, self._one_recipe, cores, self.slices(), dtype, biases
+                self.spec, self._one, self._one_recipe, cores, self.slices(), dtype, biases, kind
             )
         if name not in BY_GROUPS:
             return list(zip(self.weights(), biases, strict=True))

@@ -13,7 +13,7 @@ from mpobert_plugin.errors import ConfigError, did_you_mean
 from mpobert_plugin.options import check_integer
 from mpobert_plugin.rehearsal import Cost, Scene, rehearse
 from mpobert_plugin.runtime import banks_of
-from mpobert_plugin.strategy import EVALUATION, TRAINING, Strategy
+from mpobert_plugin.strategy import CHOSEN, EVALUATION, TRAINING, Strategy
 from mpobert_plugin.tally import SPEEDS
 
 TOKENS = {"training": 16384, "evaluation": 512}
@@ -199,7 +199,7 @@ def plan_reconstruction(
         check_integer("memory_limit", memory_limit, least=1)
     size = Strategy().group if group is None else Strategy(group=group).group
     scene = _scene(model, count, training, dtype, device)
-    names = TRAINING if training else EVALUATION
+    names = CHOSEN if training else EVALUATION
     costs = tuple(rehearse(scene, name, size) for name in names)
     chosen = _best(costs, memory_limit).name
     kind = str(scene.computed).removeprefix("torch.")
@@ -262,9 +262,9 @@ def set_strategy(
     model : transformers.PreTrainedModel
         A converted model.
     name : str
-        'batched', 'batched_recompute', 'per_group', 'per_layer', 'factorized' or 'cached', or
-        'auto', which takes what `plan_reconstruction` chooses. Once per optimizer step is no
-        setting but a block of code: `accumulate`.
+        'batched', 'batched_recompute', 'per_group', 'per_layer', 'factorized', 'cached', the
+        'reference' of comparisons, or 'auto', which takes what `plan_reconstruction` chooses. Once
+        per optimizer step is no setting but a block of code: `accumulate`.
     when : str, optional
         'training' or 'evaluation'; by default evaluation for 'cached' and 'factorized', both for
         'auto', else training.

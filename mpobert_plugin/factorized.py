@@ -209,7 +209,7 @@ class Factorized(Lazy):
         callable
             It holds no tensor.
         """
-        return partial(Factorized, self.spec, self.how, self.dtype)
+        return partial(type(self), self.spec, self.how, self.dtype)
 
     def _cores(self) -> list[Tensor]:
         return [core for core in self.own[:-3] if core is not None]
@@ -223,6 +223,7 @@ def hand_cores(
     slices: Mapping[str, Sequence[int]],
     dtype: torch.dtype,
     biases: Sequence[Tensor | None],
+    kind: type[Factorized] = Factorized,
 ) -> list[Factorized]:
     """Return the cores of each layer.
 
@@ -240,6 +241,8 @@ def hand_cores(
         Element type that the forward computes in.
     biases : sequence of (Tensor or None)
         The bias of each layer.
+    kind : type
+        What a layer is handed.
 
     Returns
     -------
@@ -254,7 +257,7 @@ def hand_cores(
     for slot in range(spec.n_layers):
         cores = [each[name][slices[name][slot]] for name in names]
         adapter = [each[name][slot] if name in each else None for name in _ADAPTER]
-        found.append(Factorized(one, how, dtype, (*cores, *adapter, biases[slot])))
+        found.append(kind(one, how, dtype, (*cores, *adapter, biases[slot])))
     return found
 
 

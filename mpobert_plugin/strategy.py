@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from mpobert_plugin.errors import ConfigError, did_you_mean
 
-TRAINING = ("batched", "batched_recompute", "per_group", "per_layer", "factorized")
+# What may be chosen; the published way is there to be compared with.
+CHOSEN = ("batched", "batched_recompute", "per_group", "per_layer", "factorized")
+TRAINING = (*CHOSEN, "reference")
 EVALUATION = ("cached", "batched", "per_group", "per_layer", "factorized")
 BY_GROUPS = ("per_group", "per_layer")
 GROUP = 4
@@ -21,7 +23,9 @@ class Strategy:
     backward instead of keeping them. ``per_group`` rebuilds the matrices of a few layers when the
     first of them is reached, drops them after the last, and rebuilds them in backward;
     ``per_layer`` does so for each layer. ``factorized`` multiplies each layer's input with the
-    cores one after the other. ``cached`` keeps the matrices between forwards.
+    cores one after the other. ``cached`` keeps the matrices between forwards. ``reference`` is
+    the published way, slow and large: each layer multiplies its cores in its own forward, and
+    autograd keeps every product.
 
     Parameters
     ----------

@@ -51,6 +51,7 @@ STRATEGIES = [
     ("per_group", 1),
     ("per_group", 3),
     ("factorized", 4),
+    ("reference", 4),
 ]
 
 
@@ -105,7 +106,7 @@ def test_strategies_under_checkpointing(strategy, reentrant):
     assert_same_gradients(two_backwards(model), expected)
 
 
-@pytest.mark.parametrize("strategy", ["per_group", "per_layer", "factorized"])
+@pytest.mark.parametrize("strategy", ["per_group", "per_layer", "factorized", "reference"])
 def test_strategies_under_autocast(strategy):
     model = made("groups, adapters")
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -303,6 +304,19 @@ def test_a_plan_prints_is_a_value_and_says_what_it_counts():
     assert batched.multiply_adds < again.multiply_adds
     assert plan.cost("per_layer").matrices == 0
     assert query_bank(model).strategy == Strategy()
+
+
+def test_the_published_way_is_for_training_alone_and_never_chosen():
+    model = made("groups, adapters")
+    set_now = mp.set_strategy(model, "reference")
+    assert set_now == Strategy("reference", "cached")
+    assert "reference" not in [cost.name for cost in mp.plan_reconstruction(model).costs]
+    with pytest.raises(ConfigError, match="'reference'"):
+        mp.set_strategy(model, "reference", when="evaluation")
+    mp.set_strategy(model, "batched")
+    kept = saved_bytes(model)
+    mp.set_strategy(model, "reference")
+    assert saved_bytes(model) > kept
 
 
 def test_the_multiply_adds_of_a_plan_are_those_of_the_recipe():
