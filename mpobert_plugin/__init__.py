@@ -40,8 +40,10 @@ from mpobert_plugin.rounding import MergeReport
 from mpobert_plugin.runtime import set_cache
 from mpobert_plugin.sharing_groups import sharing_groups
 from mpobert_plugin.strategy import Strategy
+from mpobert_plugin.submodules import keep_public_names
 
 register()
+keep_public_names(__name__)
 
 __all__ = [
     "ConversionPlan",

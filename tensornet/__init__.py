@@ -25,8 +25,11 @@ from tensornet.search import search_shape
 from tensornet.shared import shared_mpo
 from tensornet.shared_network import SharedCertificate, SharedMPO
 from tensornet.stack import MPOBatch
+from tensornet.submodules import keep_public_names
 
 __version__ = "0.1.0"
+
+keep_public_names(__name__)
 
 
 def __dir__() -> list[str]:

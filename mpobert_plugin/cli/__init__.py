@@ -8,6 +8,9 @@ from mpobert_plugin.cli.demo import demo
 from mpobert_plugin.cli.look import account, describe, report
 from mpobert_plugin.cli.pretraining import prepare, pretrain
 from mpobert_plugin.cli.stability import stability
+from mpobert_plugin.submodules import keep_public_names
+
+keep_public_names(__name__)
 
 __all__ = [
     "account",
