@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.train.gradients import Gradients, reached
+from mpobert_plugin.train.network import Network
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from mpobert_plugin.train.data.batches import Batch
+    from mpobert_plugin.train.norms import KindNorms
     from mpobert_plugin.train.objective import Objective
     from mpobert_plugin.train.precision import LossScale, Precision
     from mpobert_plugin.train.processes import Processes
@@ -39,6 +41,8 @@ class StepResult:
         Whether a gradient was not finite, so that nothing was changed.
     scale : Tensor
         The loss scale of this step.
+    norms : Tensor or None
+        (2, kinds): norms by kind, as `KindNorms` gives them, of a step that was watched.
     """
 
     numbers: Tensor
@@ -47,6 +51,7 @@ class StepResult:
     norm: Tensor
     skipped: Tensor
     scale: Tensor
+    norms: Tensor | None = None
 
 
 class Engine:
@@ -74,6 +79,8 @@ class Engine:
         Largest norm of the gradient; 0 for no limit.
     around : callable, optional
         Makes a context around the micro-batches of a step, such as one that rebuilds matrices once.
+    network : Network, optional
+        How the network computes; by autocast without.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class Engine:
         processes: Processes,
         clip: float = 1.0,
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        network: Network | None = None,
     ) -> None:
         self.objective = objective
         self.optimizer = optimizer
@@ -95,12 +103,14 @@ class Engine:
         self.processes = processes
         self.clip = clip
         self.around = around
+        self.network = network or Network(precision)
 
     def step(
         self,
         batches: Sequence[Batch],
         reseed: Callable[[int], None] | None = None,
         flag: bool = False,
+        watch: KindNorms | None = None,
     ) -> StepResult:
         """Return what a step told, after making it.
 
@@ -112,6 +122,8 @@ class Engine:
             Called with the number of each micro-batch before it runs.
         flag : bool
             Counted over the processes beside the tokens, at no further cost.
+        watch : KindNorms, optional
+            Takes the norms of this step.
 
         Returns
         -------
@@ -120,16 +132,17 @@ class Engine:
         """
         device = self.processes.device
         own = torch.stack([batch.counts() for batch in batches]).sum(0)
-        counts, flags = torch.split(
-            self.processes.add(torch.cat([own, torch.tensor([int(flag)])]).to(device)), [2, 1]
-        )
+        told = torch.cat([own, torch.tensor([int(flag)])]).to(device, non_blocking=True)
+        counts, flags = torch.split(self.processes.add(told), [2, 1])
         self.gradients.clear()
         numbers = self.accumulate(batches, counts, reseed)
         self.processes.add(numbers)
         self.gradients.add_over(self.processes)
         used = self.scale.value.clone()
+        before = None if watch is None else watch.before(used)
         norm, overflow = self.update()
-        return StepResult(numbers, counts, flags, norm, overflow, used)
+        norms = None if watch is None or before is None else watch.after(before)
+        return StepResult(numbers, counts, flags, norm, overflow, used, norms)
 
     def accumulate(
         self,
@@ -155,11 +168,11 @@ class Engine:
         """
         device = self.processes.device
         numbers = torch.zeros(4, device=device)
-        with self.around():
+        with self.network.computing(), self.around():
             for number, batch in enumerate(batches):
                 if reseed is not None:
                     reseed(number)
-                numbers += self._backward(batch.to(device), counts)
+                numbers += self._backward(batch, counts)
         return numbers
 
     def update(self) -> tuple[Tensor, Tensor]:
@@ -177,19 +190,19 @@ class Engine:
         return norm, overflow
 
     def losses(self, batch: Batch) -> Any:
-        """Return the losses of a micro-batch in the number format of the run.
+        """Return the losses of a micro-batch, computed as the run computes.
 
         Parameters
         ----------
         batch : Batch
-            On the device.
+            On the host, so that a mask that hides nothing can be left out, or on the device.
 
         Returns
         -------
         Losses
             Sums.
         """
-        with self._format():
+        with self.network.computing(), self.network.casting(self.processes.device):
             return self.objective(batch)
 
     def reached(self, batch: Batch) -> set[str]:
@@ -205,8 +218,11 @@ class Engine:
         set of str
             Names as the gradients have them.
         """
-        batch = batch.to(self.processes.device)
-        return reached(self.gradients.parameters, self.losses(batch).mean(batch.counts()))
+        device = self.processes.device
+        # Masters are looked for, and nothing is compiled for this one batch.
+        with Network(self.precision).casting(device):
+            loss = self.objective(batch).mean(batch.counts().to(device))
+        return reached(self.gradients.parameters, loss)
 
     def _backward(self, batch: Batch, counts: Tensor) -> Tensor:
         losses = self.losses(batch)
@@ -225,8 +241,3 @@ class Engine:
         self.gradients.multiply(torch.where(overflow, 0.0, 1.0 / divisor))
         self.optimizer.found_inf = overflow.float()  # type: ignore[attr-defined]
         return norm, overflow
-
-    def _format(self) -> AbstractContextManager[Any]:
-        if self.precision.dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.processes.device.type, dtype=self.precision.dtype)

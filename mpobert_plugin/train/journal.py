@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.train.aside import written_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,6 +17,14 @@ if TYPE_CHECKING:
 
 LINES = "log.jsonl"
 BOARD = "tensorboard"
+# What follows losses and accuracies on the line of a step.
+_COLUMNS = (
+    ("grad_norm", "gradient {:.2f}"),
+    ("lr", "lr {:.2e}"),
+    ("tokens_per_second", "{:,.0f} tokens/s"),
+    ("share_of_peak", "{:.2f} of peak"),
+    ("memory_gib", "{:.1f} GiB"),
+)
 
 
 @dataclass
@@ -27,11 +39,14 @@ class Journal:
         Called with each line for people; the console's print, or one that does nothing.
     writes : bool
         Whether this process writes; only the first one does.
+    progress : callable, optional
+        Called with the steps that are done and the steps of the run, after each step.
     """
 
     folder: Path
     say: Callable[[str], None]
     writes: bool = True
+    progress: Callable[[int, int], None] | None = None
     _board: Any = field(default=None, init=False)
 
     def open(self, step: int) -> None:
@@ -52,16 +67,15 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / LINES
         if file.exists():
-            kept = [
-                line
-                for line in file.read_text(encoding="utf-8").splitlines()
-                if _is_before(line, step)
-            ]
-            file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = "".join(f"{line}\n" for line in lines if _is_before(line, step))
+            with written_aside(file) as aside:
+                aside.write(kept.encode())
         if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(self.folder / BOARD), purge_step=step)
+            # It takes out what is at this step and later, and the last record is at `step`.
+            self._board = SummaryWriter(str(self.folder / BOARD), purge_step=step + 1)
 
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Write a record.
@@ -77,13 +91,22 @@ class Journal:
 
         Raises
         ------
-        OSError
-            When the disk is full.
+        CheckpointError
+            When the disk is full or refuses.
         """
         if not self.writes:
             return
-        with (self.folder / LINES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        # JSON has no infinite numbers.
+        plain = {name: value if _is_finite(value) else None for name, value in values.items()}
+        line = json.dumps({"kind": kind, "step": step, **plain}, allow_nan=False) + "\n"
+        try:
+            with (self.folder / LINES).open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise CheckpointError(
+                f"the log of the run cannot be written to {self.folder}: {error}. Checkpoints are "
+                "as they were; make room and start the run again."
+            ) from error
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
@@ -103,10 +126,25 @@ class Journal:
             self.say(text)
             self.record("event", step, {"text": text})
 
+    def moved(self, step: int, steps: int) -> None:
+        """Tell how far the run is.
+
+        Parameters
+        ----------
+        step, steps : int
+            Steps that are done, and steps of the run.
+        """
+        if self.writes and self.progress is not None:
+            self.progress(step, steps)
+
     def close(self) -> None:
         """Finish what is open."""
         if self._board is not None:
             self._board.close()
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_before(line: str, step: int) -> bool:
@@ -147,14 +185,11 @@ def train_line(step: int, steps: int, values: Mapping[str, Any]) -> str:
         f"step {step}/{steps}",
         f"loss {values['loss']:.3f} ({both})",
         f"right {100 * values['masked_accuracy']:.1f} %, {100 * values['order_accuracy']:.1f} %",
-        f"lr {values['lr']:.2e}",
-        f"{values['tokens_per_second']:,.0f} tokens/s",
-        f"{clock(values['left'])} left",
     ]
-    if values.get("share_of_peak"):
-        parts.insert(5, f"{100 * values['share_of_peak']:.0f} % of peak")
+    parts += [text.format(values[name]) for name, text in _COLUMNS if name in values]
+    parts.append(f"{clock(values['left'])} left")
     if values.get("skipped"):
-        parts.append(f"{values['skipped']} skipped")
+        parts.append(f"{values['skipped']} skipped, scale {values['loss_scale']:g}")
     return "  ".join(parts)
 
 

@@ -13,9 +13,10 @@ from mpobert_plugin.errors import DivergenceError
 from mpobert_plugin.train.data.batches import micro_batches
 from mpobert_plugin.train.data.counter import mixed
 from mpobert_plugin.train.evaluation import evaluate, means
-from mpobert_plugin.train.flops import flops_per_sample, peak_flops
 from mpobert_plugin.train.guard import Health, examine
+from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import train_line
+from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.optimizers import Rates, set_rate
 from mpobert_plugin.train.progress import Progress
 from mpobert_plugin.train.state import read_state, write_state
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.signals import Wish
 
 _MOST_ROLLBACKS = 3
-
-
-@dataclass
-class _Interval:
-    """Sums since the last line of the log."""
-
-    numbers: torch.Tensor
-    counts: torch.Tensor
-    since: float
-    steps: int = 0
-    waited: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,8 @@ class Loop:
         self.progress = Progress()
         self.processes = parts.engine.processes
         self.rates = Rates(config.rates(), config.lr, self.processes.device)
-        self._interval = self._fresh_interval()
+        self.norms = KindNorms(parts.model, parts.engine.gradients)
+        self._interval = Interval.begun(self.processes.device)
         # Results are read one step late, so that the device never waits for the host.
         self._late: deque[_Late] = deque()
         self._mark = time.monotonic()
@@ -146,7 +137,7 @@ class Loop:
     def _pass(self) -> bool:
         """Make steps up to the end, a wish to stop, or a loss; True when to go on from before."""
         progress, every = self.progress, self.config.save_every
-        self._interval = self._fresh_interval()
+        self._interval = Interval.begun(self.processes.device)
         for batches in self._batches():
             self._interval.waited += time.monotonic() - self._mark
             self._step(batches)
@@ -167,7 +158,8 @@ class Loop:
         engine, progress = self.parts.engine, self.progress
         rate = self.rates(progress.step, engine.scale.skipped)
         set_rate(engine.optimizer, rate)
-        result = engine.step(batches, self._reseed, bool(self.wish))
+        watch = self.norms if self._is_logged(progress.step + 1) else None
+        result = engine.step(batches, self._reseed, bool(self.wish), watch)
         progress.step += 1
         self._late.append(_Late(progress.step, rate, result))
         # Alone there is nobody to ask, and no step to wait for.
@@ -178,6 +170,9 @@ class Loop:
         step = self.progress.step
         marks = (self.config.save_every, self.config.eval_every, self.config.log_every)
         return step == self.config.steps or any(mark and step % mark == 0 for mark in marks)
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.config.log_every == 0 or step == self.config.steps
 
     def _batches(self) -> Iterator[list[Batch]]:
         """Yield the micro-batches of each step; all of a step, for its loss needs their counts."""
@@ -205,18 +200,16 @@ class Loop:
 
     def _read(self, late: _Late) -> str | None:
         """Take note of a step; a sentence when the run is lost."""
-        step, result, interval = late.step, late.result, self._interval
+        result, config = late.result, self.config
         self._ending |= bool(result.flags)
-        interval.numbers += result.numbers
-        interval.counts += result.counts
-        interval.steps += 1
         skipped = bool(result.skipped)
-        found = means(result.numbers, result.counts)
-        config = self.config
+        loss = means(result.numbers, result.counts)["loss"]
+        self._interval.add(result, loss)
         self.progress.health, lost = examine(
-            self.progress.health, found["loss"], skipped, config.guard_factor, config.guard_skips
+            self.progress.health, loss, skipped, config.guard_factor, config.guard_skips
         )
-        if step % config.log_every == 0 or step == config.steps:
+        self.journal.moved(late.step, config.steps)
+        if self._is_logged(late.step):
             self._log(late)
         return lost
 
@@ -227,42 +220,30 @@ class Loop:
         return lost
 
     def _log(self, late: _Late) -> None:
-        step, result = late.step, late.result
-        interval, config = self._interval, self.config
-        seconds = max(time.monotonic() - interval.since, 1e-9)
-        samples = interval.steps * config.batch_size
-        values: dict[str, Any] = means(interval.numbers, interval.counts)
-        values |= {
+        step, result, config = late.step, late.result, self.config
+        values: dict[str, Any] = {
+            **self._interval.losses(),
             "lr": float(late.rate),
             "grad_norm": float(result.norm),
             "loss_scale": float(result.scale),
             "skipped": int(self.parts.engine.scale.skipped),
-            "tokens_per_second": samples * config.length / seconds,
-            "seconds_per_step": seconds / interval.steps,
-            "waited": interval.waited / seconds,
-            "left": (config.steps - step) * seconds / interval.steps,
         }
-        device = self.processes.device
-        peak = peak_flops(device, config.format().dtype)
-        if peak is not None:
-            work = flops_per_sample(self.parts.model, config.length, config.masked_most)
-            values["share_of_peak"] = samples * work / seconds / peak / self.processes.world_size
-            values["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+        values |= self._interval.speeds(
+            self.parts.model, config, self.processes.device, self.processes.world_size
+        )
+        values["left"] = (config.steps - step) * values["seconds_per_step"]
+        if result.norms is not None:
+            values |= self.norms.named(result.norms)
         self.journal.record("train", step, values)
         self.journal.say(train_line(step, config.steps, values))
-        self._interval = self._fresh_interval()
-
-    def _fresh_interval(self) -> _Interval:
-        device = self.processes.device
-        return _Interval(
-            torch.zeros(4, device=device), torch.zeros(2, device=device), time.monotonic()
-        )
+        self._interval = Interval.begun(self.processes.device)
 
     def _evaluate(self) -> None:
         progress, every = self.progress, self.config.eval_every
         last = progress.step == self.config.steps
         if self.held_out is None or not every or (progress.step % every and not last):
             return
+        start = time.monotonic()
         found = evaluate(
             self.parts.engine, self.held_out, self.parts.division, self.config.eval_batches
         )
@@ -276,7 +257,8 @@ class Loop:
             # Saved now, so that the best one is there to be kept.
             if progress.step < self.config.steps:
                 self.save()
-        self._interval.since = time.monotonic()
+        # The speed is that of training alone.
+        self._interval.since += time.monotonic() - start
 
     def _lose(self, text: str) -> bool:
         """Stop or go back, as the settings say; True when the loop goes on."""
