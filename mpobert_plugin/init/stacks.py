@@ -168,11 +168,19 @@ class _Job:
         adapted = self.spec.adapter_rank > 0 and self.config.fits_adapters
         if self.metrics is None or adapted:
             return
+        role, has = self.spec.role, self.spec.adapter_rank > 0
+        # Without adapter_targets, matrices such as those of the feed-forward get none.
+        remedy = (
+            "Leave adapter_fit='zero' out"
+            if has
+            else f"Pass adapter_rank= and an adapter_targets= that names {role!r} and every other "
+            "role that layers come to share"
+        )
         raise ConfigError(
             f"calibration weighs what layers keep for themselves, and fit='joint' leaves nothing "
-            f"of the kind in {self.spec.role!r} without an adapter: common central tensors are "
-            "fitted by plain errors. Add adapter_rank=, which is fitted in the metric, use "
-            "fit='mean', or leave calibration out. Nothing was changed."
+            f"of the kind in {role!r} without an adapter that is fitted: common central tensors "
+            f"are fitted by plain errors. {remedy}, use fit='mean', or leave calibration out. "
+            "Nothing was changed."
         )
 
     def caps(self, bonds: tuple[int, ...]) -> dict[str, object]:

@@ -125,6 +125,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
     from peft import LoraConfig
 
     from mpobert_plugin.peft.layer import LoraMPOLinear
+    from mpobert_plugin.peft.refusal import ask_before_merging
 
     if not isinstance(config, LoraConfig):
         raise ConfigError(f"config must be a peft.LoraConfig, got {type(config).__name__}.")
@@ -134,6 +135,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
         check_names(model, config.target_modules, "target_modules")
         check_names(model, config.modules_to_save, "modules_to_save")
         check_saved(model, config.modules_to_save)
+    ask_before_merging()
     config._register_custom_module({MPOLinear: LoraMPOLinear})
     return config
 

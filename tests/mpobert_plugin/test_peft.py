@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
@@ -219,6 +220,32 @@ class TestMerging:
             with pytest.raises(ConversionError, match=re.escape(message)):
                 merge(safe_merge=safe)
         assert torch.equal(logits(model), before)
+
+    @pytest.mark.parametrize("name", ["merge_and_unload", "merge_adapter"])
+    def test_nothing_is_merged_when_a_converted_layer_refuses(self, name):
+        # The projection of the embedding is plain, and comes before the layers.
+        model = adapted(mp.from_albert(tiny_albert(), 3), targets=["embedding_projection", "query"])
+        before, kinds = logits(model), {n: type(module) for n, module in model.named_modules()}
+        values = {n: tensor.clone() for n, tensor in model.state_dict().items()}
+        for merge in (getattr(model, name), getattr(copy.deepcopy(model), name)):
+            with pytest.raises(ConversionError, match=r"LoRA cannot be merged into layer 0 of 'q"):
+                merge()
+        assert {n: type(module) for n, module in model.named_modules()} == kinds
+        assert not any(getattr(module, "merged", False) for module in model.modules())
+        torch.testing.assert_close(model.state_dict(), values, rtol=0, atol=0)
+        assert torch.equal(logits(model), before)
+
+    def test_lora_on_plain_parts_alone_is_merged_in_place(self):
+        model = adapted(mp.from_albert(tiny_albert(), 3), targets=["embedding_projection"])
+        before = logits(model)
+        merged = model.merge_and_unload()
+        torch.testing.assert_close(logits(merged), before, rtol=0, atol=1e-6)
+        mp.assert_shared(merged)
+
+    def test_plain_models_are_merged_as_ever(self):
+        mp.peft.register(peft.LoraConfig(target_modules=["query"]))
+        plain = peft.get_peft_model(tiny_bert(), peft.LoraConfig(target_modules=["query"]))
+        assert type(plain.merge_and_unload()).__name__ == "BertForMaskedLM"
 
     @pytest.mark.parametrize(
         "make",
