@@ -18,7 +18,7 @@ def ask_before_merging() -> None:
     PEFT goes through the layers one by one, so that a layer that refuses comes after others that
     were merged already. Models without converted layers are merged as ever.
     """
-    allowed = LoraModel._check_merge_allowed
+    allowed: Any = LoraModel._check_merge_allowed
     if hasattr(allowed, _MARK):
         return
 
