@@ -19,6 +19,7 @@ from mpobert_plugin.options import refuse_unknown
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
+from mpobert_plugin.wrapped import TO_CONVERT, refuse_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +127,7 @@ def convert(
     Raises
     ------
     ModelTypeError
-        When the model is of no known family.
+        When the model is of no known family, or wrapped or sharded.
     ConfigError
         When an option is unknown, has an impossible value, or could only be ignored; TargetError
         when a target does not exist.
@@ -146,6 +147,7 @@ def convert(
     >>> model.mpo["query"].central.shape
     torch.Size([1, 4, 2, 2, 4])
     """
+    refuse_wrapped(model, TO_CONVERT)
     check_model(model)
     refuse_unknown(unknown, option_names(), "convert")
     options: dict[str, object] = {

@@ -21,6 +21,7 @@ from mpobert_plugin.init.stable import DEEP_INITS, Deep, check_scale
 from mpobert_plugin.locate import check_model, family_of, is_converted, repeated_layers
 from mpobert_plugin.options import check_integer, own_integer, refuse_unknown
 from mpobert_plugin.plain import check_forward
+from mpobert_plugin.wrapped import TO_CONVERT, refuse_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,7 +107,7 @@ def from_albert(
     Raises
     ------
     ModelTypeError
-        When the model is no ALBERT.
+        When the model is no ALBERT, or wrapped or sharded.
     ConfigError
         When an option is unknown or has an impossible value.
     ConversionError
@@ -123,6 +124,7 @@ def from_albert(
     >>> model.config.num_hidden_layers, model.mpo["query"].auxiliary_0.shape
     (3, torch.Size([3, 1, 2, 2, 4]))
     """
+    refuse_wrapped(albert, TO_CONVERT)
     check_model(albert)
     if not family_of(albert).repeats_layers:
         raise ModelTypeError(
