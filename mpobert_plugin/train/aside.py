@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK = 1 << 20
+# How `written_aside` names what it is writing.
+_ASIDE = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 @contextmanager
@@ -64,6 +67,19 @@ def write_json(target: Path, value: Any) -> None:
     """
     with written_aside(target) as file:
         file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Delete what processes that were killed left half written in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Nobody else may be writing there.
+    """
+    for path in folder.glob(".*.tmp"):
+        if _ASIDE.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -108,7 +108,7 @@ class Checkpoints:
                 f"the checkpoint of step {step} cannot be written to {self.root}: {error}. "
                 "Earlier checkpoints are as they were; make room and start the run again."
             ) from error
-        self._forget({step, best} - {None})
+        self._forget(step, best)
         return Checkpoint(target, step, state)
 
     def newest(self) -> Checkpoint | None:
@@ -121,9 +121,13 @@ class Checkpoints:
         """
         for step, folder in self._found():
             try:
-                return read_checkpoint(folder)
+                found = read_checkpoint(folder)
             except CheckpointError as error:
                 self.tell(f"Checkpoint of step {step} is passed over: {error}")
+                continue
+            if found.step == step:
+                return found
+            self.tell(f"{folder} is passed over: it was renamed, and is of step {found.step}.")
         return None
 
     def _found(self) -> Iterator[tuple[int, Path]]:
@@ -134,9 +138,12 @@ class Checkpoints:
         found = [(int(match.group(1)), path) for match, path in named if match]
         yield from sorted(found, reverse=True)
 
-    def _forget(self, kept: set[int | None]) -> None:
+    def _forget(self, last: int, best: int | None) -> None:
         steps = list(self._found())
-        for step, folder in steps[self.keep :]:
+        # Those of later steps were passed over as damaged, or the run would not be here.
+        whole = [step for step, _ in steps if step <= last]
+        kept = {*whole[: self.keep], best}
+        for step, folder in steps:
             if step not in kept:
                 # Renamed first: what is half deleted must not look like a checkpoint.
                 doomed = folder.with_name(f"{_ASIDE}{step:09d}")
@@ -200,7 +207,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not known:
         raise CheckpointError(f"{seal} must be of the format {FORMAT!r}, version {VERSION}.")
     for name, entry in files.items():
-        _check(folder, name, entry)
+        try:
+            _check(folder, name, entry)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name} cannot be read: {error}.") from error
     return Checkpoint(folder, step, state)
 
 

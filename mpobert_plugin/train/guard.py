@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 # The mean follows the last hundred steps or so; the first ones only fill it.
 _DECAY, _FIRST = 0.98, 20
+# What is learned by heart has a loss near zero, of which any is a multiple.
+_LOW = 1.0
 _ADVICE = (
     "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'; "
     "guard='rollback' goes back to the last checkpoint and on with other samples."
@@ -49,7 +51,7 @@ def examine(
     skipped : bool
         Whether it overflowed and was skipped.
     factor : float
-        A loss above this many times its mean is lost.
+        A loss above this many times its mean is lost; a mean below 1 counts as 1.
     most_skips : int
         Steps skipped one after the other that are too many.
 
@@ -73,10 +75,10 @@ def examine(
         return health, None
     if not math.isfinite(loss):
         return health, f"The loss is {loss}. {_ADVICE}"
-    if health.seen >= _FIRST and loss > factor * health.mean:
+    if health.seen >= _FIRST and loss > factor * max(health.mean, _LOW):
         return health, (
-            f"The loss is {loss:.4g}, {loss / health.mean:.1f} times its mean of the last steps, "
-            f"{health.mean:.4g}. {_ADVICE}"
+            f"The loss is {loss:.4g}, far above its mean of the last steps, {health.mean:.4g}. "
+            f"{_ADVICE}"
         )
     weight = max(1.0 - _DECAY, 1.0 / (health.seen + 1))
     mean = health.mean + weight * (loss - health.mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpobert_plugin.errors import CheckpointError, ConfigError
-from mpobert_plugin.train.aside import write_json
+from mpobert_plugin.train.aside import clear_leftovers, write_json
 from mpobert_plugin.train.checkpoint import Checkpoints
 from mpobert_plugin.train.data.samples import Samples
 from mpobert_plugin.train.data.store import Corpus, open_corpus
 from mpobert_plugin.train.journal import Journal
+from mpobert_plugin.train.lock import held
 from mpobert_plugin.train.loop import Loop
+from mpobert_plugin.train.place import device_of, folder_of
 from mpobert_plugin.train.processes import joined
-from mpobert_plugin.train.same_run import check_same_run
+from mpobert_plugin.train.same_run import check_same_run, machine_of, what_is_inexact
 from mpobert_plugin.train.settings import PretrainConfig
 from mpobert_plugin.train.settings_file import split_settings
 from mpobert_plugin.train.setup import set_up
@@ -70,6 +72,7 @@ def pretrain(
     resume: bool = True,
     device: torch.device | str | None = None,
     say: Callable[[str], None] = _log.info,
+    progress: Callable[[int, int], None] | None = None,
 ) -> RunResult:
     """Return how the run ended, after training the model in place.
 
@@ -95,6 +98,9 @@ def pretrain(
         Where to compute; the process's own GPU, or the CPU, by default.
     say : callable
         Called with lines for people; they go to the log of the library by default.
+    progress : callable, optional
+        Called after each step with the steps that are done and those of the run, such as what
+        draws a bar; in the first process alone.
 
     Returns
     -------
@@ -115,19 +121,30 @@ def pretrain(
     config = config or PretrainConfig()
     if not isinstance(config, PretrainConfig):
         raise ConfigError(f"config must be a PretrainConfig, got {type(config).__name__}.")
-    folder, place = Path(out), None if device is None else torch.device(device)
-    with joined(place) as processes, end_on_signal() as wish, _numbers(config):
+    folder = folder_of(out)
+    with (
+        joined(device_of(device)) as processes,
+        end_on_signal() as wish,
+        _numbers(config),
+        ExitStack() as stack,
+    ):
         quiet = say if processes.first else _nothing
-        journal = Journal(folder, quiet, processes.first)
+        journal = Journal(folder, quiet, processes.first, progress)
         checkpoints = Checkpoints(folder / "checkpoints", config.keep, quiet)
         corpus = _opened(data)
-        extra = {"config": config.to_dict(), "corpus": corpus.checksum}
+        extra = {
+            "config": config.to_dict(),
+            "corpus": corpus.checksum,
+            "machine": machine_of(processes),
+        }
         _check_folder(checkpoints, resume)
         parts = set_up(model, corpus, config, processes)
         samples = None if held_out is None else _held_out(held_out, corpus, config)
         loop = Loop(parts, config, checkpoints, journal, wish, samples, extra)
-        _go_on(loop, checkpoints, processes, extra)
-        _begin(folder, journal, loop, config, parts.notes)
+        if processes.first:
+            stack.enter_context(_alone(folder))
+        notes = parts.notes + _go_on(loop, checkpoints, processes, extra)
+        _begin(folder, journal, loop, config, notes)
         try:
             finished = loop.run()
         finally:
@@ -206,8 +223,11 @@ def _check_folder(checkpoints: Checkpoints, resume: bool) -> None:
 
 def _go_on(
     loop: Loop, checkpoints: Checkpoints, processes: Processes, extra: dict[str, Any]
-) -> None:
-    """Resume from the checkpoint that the first process finds; the others must see it too."""
+) -> tuple[str, ...]:
+    """Resume from the checkpoint that the first process finds; the others must see it too.
+
+    What is to be told of it comes back.
+    """
     newest = checkpoints.newest()
     step = torch.tensor(-1 if newest is None else newest.step, device=processes.device)
     own = int(step)
@@ -217,9 +237,24 @@ def _go_on(
             f"every process must see the checkpoints in {checkpoints.root}: the first one has step "
             f"{int(step)} as the last, this one {own}. Put out= on a disk that all of them share."
         )
-    if newest is not None:
-        check_same_run(newest, extra)
-        loop.resume(newest)
+    if newest is None:
+        return ()
+    check_same_run(newest, extra)
+    loop.resume(newest)
+    return what_is_inexact(newest, extra)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder."""
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(folder, CheckpointError))
+            clear_leftovers(folder)
+        except OSError as error:
+            raise CheckpointError(f"out must be a folder that can be written: {error}.") from error
+        yield
 
 
 def _begin(

@@ -19,7 +19,7 @@ from mpobert_plugin.train.settings_checks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def _option(default: Any, text: str, free: bool = False) -> Any:
@@ -72,6 +72,9 @@ class PretrainConfig:
     eps: float = _option(1e-6, "Number added to the root of the mean square.")
     clip: float = _option(1.0, "Largest norm of the whole gradient; 0 for no limit.")
     reconstruction: str = _option("auto", "'auto', 'per_step' or 'per_micro_batch'.", free=True)
+    network: str = _option("auto", "'half', 'autocast', or 'auto': half for fp16 alone.")
+    compile: str = _option("none", "'none', or 'layers' by torch.compile.", free=True)
+    recompute: str = _option("none", "'none', 'layers', or 'every_2' to 'every_4'.", free=True)
     guard: str = _option("stop", "'stop' or 'rollback' when the loss is lost.", free=True)
     guard_factor: float = _option(2.0, "Loss above this many times its mean is lost.", free=True)
     guard_skips: int = _option(50, "Steps skipped in a row that are too many.", free=True)
@@ -100,7 +103,8 @@ class PretrainConfig:
         Recipe
             A frozen value.
         """
-        masking = Masking(self.masking, self.mask_rate, self.masked_most)
+        # No sample has more places than tokens.
+        masking = Masking(self.masking, self.mask_rate, min(self.masked_most, self.length))
         return Recipe(self.length, self.task, masking, self.shorter, self.seed)
 
     def rates(self) -> Schedule:
@@ -176,13 +180,15 @@ class PretrainConfig:
         return cls(**options)
 
 
-def check_names(options: Mapping[str, Any]) -> None:
+def check_names(options: Mapping[str, Any], also: Sequence[str] = ()) -> None:
     """Refuse names that are no settings.
 
     Parameters
     ----------
     options : mapping
         Names and values.
+    also : sequence of str
+        Other names that could have been meant.
 
     Raises
     ------
@@ -196,5 +202,6 @@ def check_names(options: Mapping[str, Any]) -> None:
     known = [entry.name for entry in fields(PretrainConfig)]
     unknown = [str(name) for name in options if name not in known]
     if unknown:
-        hints = " ".join(f"{name!r}: {did_you_mean(name, known)}" for name in unknown)
+        meant = [*also, *known]
+        hints = " ".join(f"{name!r}: {did_you_mean(name, meant)}" for name in unknown)
         raise ConfigError(f"{len(unknown)} of the settings are unknown. {hints}")

@@ -12,10 +12,22 @@ from mpobert_plugin.options import check_integer, own_integer, own_number
 OPTIMIZERS = ("lamb", "adamw")
 RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
 GUARDS = ("stop", "rollback")
+NETWORKS = ("auto", "half", "autocast")
+COMPILES = ("none", "layers")
+RECOMPUTES = ("none", "layers", "every_2", "every_3", "every_4")
 
 # The reference of the documentation is made from these three.
-WORDS = {"optimizer": OPTIMIZERS, "reconstruction": RECONSTRUCTIONS, "guard": GUARDS}
+WORDS = {
+    "optimizer": OPTIMIZERS,
+    "reconstruction": RECONSTRUCTIONS,
+    "network": NETWORKS,
+    "compile": COMPILES,
+    "recompute": RECOMPUTES,
+    "guard": GUARDS,
+}
 LEAST = {"eval_every": 0, "save_every": 0, "keep": 1, "workers": 0, "seed": 0}
+MOST = {"steps": 10_000_000, "seed": 2**63 - 1}
+USUAL_MOST = 10**9
 LIMITS = {
     "lr": (0.0, 1e6),
     "beta1": (0.0, 1.0),
@@ -58,7 +70,7 @@ def own_value(entry: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def check_counts(config: Any) -> None:
-    """Refuse whole numbers that are too small, or none.
+    """Refuse whole numbers that are too small or too large, or none.
 
     Parameters
     ----------
@@ -74,10 +86,13 @@ def check_counts(config: Any) -> None:
         if entry.type == "int":
             value = getattr(config, entry.name)
             check_integer(entry.name, value, least=LEAST.get(entry.name, 1))
+            most = MOST.get(entry.name, USUAL_MOST)
+            if value > most:
+                raise ConfigError(f"{entry.name} must be at most {most}, got {value}.")
 
 
 def check_words(config: Any) -> None:
-    """Refuse words that no setting knows.
+    """Refuse words that no setting knows, and what is no word.
 
     Parameters
     ----------
@@ -89,6 +104,10 @@ def check_words(config: Any) -> None:
     ConfigError
         With the name, what it must be and what was given.
     """
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if entry.type == "str" and not isinstance(value, str):
+            raise ConfigError(f"{entry.name} must be a word, got {value!r}.")
     for name, words in WORDS.items():
         value = getattr(config, name)
         if value not in words:

@@ -49,15 +49,15 @@ def write_state(
     OSError
         When the operating system refuses.
     """
-    # In one file whatever its size, so that it is read by one name.
-    with _no_bars():
-        model.save_pretrained(folder, max_shard_size="1TB")
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             found = value if isinstance(value, Tensor) else torch.tensor(value)
             tensors[f"{name}|{key}"] = found.detach().cpu().clone()
     try:
+        # In one file whatever its size, so that it is read by one name.
+        with _no_bars():
+            model.save_pretrained(folder, max_shard_size="1TB")
         save_file(tensors, folder / MOMENTS)
     except SafetensorError as error:
         # The library has no class for a full disk.

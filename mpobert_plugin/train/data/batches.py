@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -250,5 +251,15 @@ def micro_batches(
         num_workers=workers,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
+        worker_init_fn=_leave_signals,
     )
     return iter(loader)
+
+
+def _leave_signals(_worker: int) -> None:
+    """Leave SIGTERM and Ctrl-C, which a whole group gets, to the process that ends politely.
+
+    A worker ends when that one no longer needs it, or is gone.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

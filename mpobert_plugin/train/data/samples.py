@@ -159,6 +159,14 @@ class Samples:
         ends = np.asarray(sentences[first:last])
         return ends if len(ends) and ends[-1] == stop else np.append(ends, stop)
 
+    def _check_ids(self, ids: NDArray[np.int64], index: int) -> None:
+        if ids.max() >= self.corpus.vocab_size:
+            raise DataError(
+                f"{self.corpus.folder} must hold ids below {self.corpus.vocab_size}, the size of "
+                f"its vocabulary, got {ids.max()} in sample {index}. Its tokens are damaged: copy "
+                "it again, or prepare the text again."
+            )
+
     def _sample(self, segments: list[NDArray[Any]], order: int, index: int) -> Sample:
         special, recipe = self.corpus.special, self.recipe
         ids = np.full(recipe.length, special.pad, dtype=np.int64)
@@ -169,6 +177,7 @@ class Samples:
             ids[at + len(segment)] = special.end
             types[at : at + len(segment) + 1] = number
             at += len(segment) + 1
+        self._check_ids(ids, index)
         eligible = ~self.corpus.is_special[ids]
         eligible[at:] = False
         chosen = choose(

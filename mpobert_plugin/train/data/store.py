@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from mpobert_plugin.train.data.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import NDArray
 
 FORMAT, VERSION = "mpobert-corpus", 1
@@ -101,6 +100,8 @@ def open_corpus(folder: str | os.PathLike[str], *, verify: bool = False) -> Corp
     DataError
         When a file is missing, damaged, or of another size than the manifest says.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise DataError(f"data must be the folder of a prepared corpus, got {folder!r}.")
     path = Path(folder)
     manifest = read_manifest(path)
     for name, entry in manifest["files"].items():
@@ -115,6 +116,12 @@ def open_corpus(folder: str | os.PathLike[str], *, verify: bool = False) -> Corp
             f"{manifest['sentences']} sentences, got {sentences[-1]} and {documents[-1]}. "
             "Prepare it again."
         )
+    for name, offsets in ((SENTENCES, sentences), (DOCUMENTS, documents)):
+        if offsets[0] != 0 or not (offsets[1:] > offsets[:-1]).all():
+            raise DataError(
+                f"{path / name} must hold offsets that rise from 0, got others: it is damaged. "
+                "Copy it again, or prepare the text again."
+            )
     return Corpus(
         path,
         tokens,
@@ -155,17 +162,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest: Any = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
         raise DataError(f"{file} must be JSON, got: {error}. Prepare the text again.") from error
-    known = isinstance(manifest, dict) and all(name in manifest for name in _FIELDS)
-    if not known or manifest["format"] != FORMAT or manifest["version"] != VERSION:
+    given = manifest if isinstance(manifest, dict) else {}
+    if given.get("format") != FORMAT or given.get("version") != VERSION:
         raise DataError(
-            f"{file} must be of the format {FORMAT!r}, version {VERSION}, got another. "
-            "Prepare the text again."
+            f"{file} must be of the format {FORMAT!r}, version {VERSION}, got "
+            f"{given.get('format')!r}, version {given.get('version')!r}. Prepare the text again."
         )
+    if not all(name in manifest for name in _FIELDS):
+        raise DataError(f"{file} is damaged. Prepare the text again.")
     sizes = [manifest[name] for name in ("tokens", "sentences", "documents")]
     entries = manifest["files"]
     if (
         manifest["dtype"] not in _TOKEN_TYPES
         or not all(type(size) is int and size >= 0 for size in sizes)
+        or not isinstance(manifest["checksum"], str)
         or not isinstance(entries, dict)
         or not {TOKENS, SENTENCES, DOCUMENTS, TOKENIZER} <= set(entries)
     ):
