@@ -56,6 +56,8 @@ class MPOBank(StackedBank):
         self.spec: BankSpec = spec
         self.strategy = Strategy()
         self.once: Once | None = None
+        # Element type of the matrices where neither autocast nor the tensors are to say it.
+        self.wanted: torch.dtype | None = None
         self.recipe = recipe(spec)
         self._one = replace(spec, central=(0,), auxiliary=(0,), errors=())
         self._one_recipe = recipe(self._one)
@@ -231,7 +233,7 @@ class MPOBank(StackedBank):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None, "once": None}
+        return {**self.__dict__, "_cache": None, "once": None, "wanted": None}
 
     def cores(self) -> dict[str, Tensor]:
         """Return cores and adapters by name: what the matrices are made from.
@@ -270,7 +272,7 @@ class MPOBank(StackedBank):
         Returns
         -------
         torch.dtype
-            That of autocast where it is on, else that of the tensors.
+            The one that is wanted, that of autocast where it is on, else that of the tensors.
         """
         return self._compute_dtype()
 
@@ -278,6 +280,8 @@ class MPOBank(StackedBank):
         return self.tensors()["central"].device.type
 
     def _compute_dtype(self) -> torch.dtype:
+        if self.wanted is not None:
+            return self.wanted
         central = self.tensors()["central"]
         kind = central.device.type
         # Autocast leaves float64 alone, and so does this.

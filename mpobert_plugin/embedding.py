@@ -196,7 +196,7 @@ class EmbeddingBank(MPOBank):
 
     def _compute_dtype(self) -> torch.dtype:
         # Autocast leaves the rows of a plain embedding as they are stored, and so does this.
-        return self.tensors()["central"].dtype
+        return self.wanted or self.tensors()["central"].dtype
 
 
 class MPOEmbedding(Reader):

@@ -46,9 +46,8 @@ def evaluate(
         with torch.no_grad():
             found = micro_batches(samples, division, 0, steps)
             for batch in (next(found) for _ in range(batches)):
-                placed = batch.to(device)
-                totals[:4] += engine.losses(placed).numbers()
-                totals[4:] += placed.counts()
+                totals[:4] += engine.losses(batch).numbers()
+                totals[4:] += batch.counts().to(device, non_blocking=True)
     finally:
         model.train()
     engine.processes.add(totals)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Where the heads of a model are: masked tokens, and the order of two segments.
 _TOKEN_HEADS = ("predictions", "cls.predictions", "lm_head")
 _ORDER_HEADS = ("sop_classifier", "cls.seq_relationship")
+# Hosts whose attention is the same in all layers and has no terms of its own.
+_WHOLE_MASKS = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ class Losses:
 class Objective(nn.Module):
     """A model with its heads, as a function from a batch to losses.
 
+    Attention is torch's fused one where the host has it (``sdpa``). A batch without padding gets
+    no mask, so that on a GPU flash attention can be taken; whether there is padding is asked while
+    the batch is on the host. With padding, a mask of booleans hides it, which the
+    memory-efficient and cuDNN kernels take and flash attention does not. Hosts that make masks of
+    their own, such as those with windows or relative positions, get the plain mask of tokens.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel
@@ -107,14 +115,16 @@ class Objective(nn.Module):
         Parameters
         ----------
         batch : Batch
-            On the device of the model.
+            On the host or on the device of the model, where it is put.
 
         Returns
         -------
         Losses
             Sums.
         """
-        output = base_of(self.model)(**self._inputs(batch))
+        padded = is_padded(batch)
+        batch = batch.to(self.model.device)
+        output = base_of(self.model)(**self._inputs(batch, padded))
         hidden = output.last_hidden_state
         places = batch.positions[..., None].expand(-1, -1, hidden.shape[-1])
         at = hidden.gather(1, places).flatten(0, 1)
@@ -126,12 +136,55 @@ class Objective(nn.Module):
         orders, right_orders = _summed(logits, batch.orders)
         return Losses(tokens, orders, right_tokens, right_orders)
 
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    def _inputs(self, batch: Batch, padded: bool) -> dict[str, Any]:
+        inputs: dict[str, Any] = {"input_ids": batch.input_ids}
+        if not takes_whole_masks(self.model):
+            inputs["attention_mask"] = batch.attention_mask
+        elif padded:
+            # Whole already: transformers would look into one of tokens, and wait for the device.
+            rows, length = batch.input_ids.shape
+            seen = batch.attention_mask.bool()[:, None, None, :]
+            inputs["attention_mask"] = seen.expand(rows, 1, length, length)
         # Models such as RoBERTa have one type alone, and DistilBERT has none.
         if getattr(self.model.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = batch.token_type_ids
         return inputs
+
+
+def is_padded(batch: Batch) -> bool:
+    """Return whether a batch has padding; one on a device is taken to have some, unread.
+
+    Parameters
+    ----------
+    batch : Batch
+        On the host, to be answered exactly.
+
+    Returns
+    -------
+    bool
+        False when every sample fills the length.
+    """
+    if batch.sizes.device.type != "cpu":
+        return True
+    return bool((batch.sizes < batch.input_ids.shape[1]).any())
+
+
+def takes_whole_masks(model: PreTrainedModel) -> bool:
+    """Return whether a model takes a mask of (batch, 1, length, length) as it is, and none at all.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model.
+
+    Returns
+    -------
+    bool
+        True for encoders of BERT's kind with torch's fused attention.
+    """
+    config = model.config
+    plain = config.model_type in _WHOLE_MASKS and not getattr(config, "is_decoder", False)
+    return plain and config._attn_implementation == "sdpa"
 
 
 def _find(model: nn.Module, paths: tuple[str, ...]) -> nn.Module | None:

@@ -12,14 +12,17 @@ import torch
 from mpobert_plugin.accumulate import accumulate
 from mpobert_plugin.errors import ConfigError, shorten
 from mpobert_plugin.groups import param_groups
-from mpobert_plugin.locate import check_model, is_converted
+from mpobert_plugin.locate import is_converted
 from mpobert_plugin.train.data.batches import Division, micro_batches
 from mpobert_plugin.train.data.samples import Samples
 from mpobert_plugin.train.engine import Engine
 from mpobert_plugin.train.gradients import Gradients
+from mpobert_plugin.train.network import make_network
 from mpobert_plugin.train.objective import Objective
 from mpobert_plugin.train.optimizers import make_optimizer
 from mpobert_plugin.train.precision import LossScale
+from mpobert_plugin.train.reentrant import use_nonreentrant
+from mpobert_plugin.train.trainable import check_trainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,11 +91,13 @@ def set_up(
     ------
     ConfigError
         When model, text and settings do not fit together.
+    ModelTypeError
+        When the model cannot be trained.
     """
-    _check_fit(check_model(model), corpus, config)
+    _check_fit(check_trainable(model), corpus, config)
     division = Division(config.batch_size, config.micro_batch, processes.rank, processes.world_size)
     samples = Samples(corpus, config.recipe())
-    notes = _as_masters(model)
+    notes = [*_as_masters(model), *_fused_attention(model), *use_nonreentrant(model)]
     move(model, processes.device)
     model.train()
     _same_everywhere(model, processes)
@@ -145,6 +150,15 @@ def _as_masters(model: PreTrainedModel) -> list[str]:
     return [f"Parameters in {named} were made float32 masters, for the sums of small steps."]
 
 
+def _fused_attention(model: PreTrainedModel) -> list[str]:
+    """Take torch's fused attention where the host has it."""
+    before = model.config._attn_implementation
+    if before == "sdpa" or not model._supports_sdpa:
+        return []
+    model.set_attn_implementation("sdpa")
+    return [f"Attention is computed by 'sdpa', where the model had {before!r}."]
+
+
 def _widen(model: nn.Module) -> None:
     model.to(torch.float32)
 
@@ -167,16 +181,17 @@ def _engine(
 ) -> Engine:
     if not parameters:
         raise ConfigError("the model must have a parameter that is trained, got none.")
-    form = config.format()
+    form, gradients = config.format(), Gradients(parameters)
     return Engine(
         objective,
         make_optimizer(_groups(objective.model, config), config),
-        Gradients(parameters),
+        gradients,
         form,
         LossScale(processes.device, config.loss_scale, config.scale_interval, form.scaled),
         processes,
         config.clip,
         _around(objective.model, config, accumulation),
+        make_network(objective.model, gradients, config),
     )
 
 
