@@ -1,4 +1,4 @@
-"""The published MPOBERT models by name, and a deeper one, with fresh weights or on meta."""
+"""The published MPOBERT models by name, a deeper one and tiny ones, fresh or on meta."""
 
 from __future__ import annotations
 
@@ -73,6 +73,11 @@ PRESETS = {
     "mpobert-48+": Preset(48, 1024, 4096, 16, _LARGE, "groups:3"),
     "mpobert-96": Preset(96, 1024, 4096, 16, _LARGE),
 }
+# To try things out: their middle cores hold most of the matrices, as in the large ones.
+SMALL_PRESETS = {
+    "mpobert-tiny": Preset(2, 128, 512, 2, ((128, (2, 4, 4, 2, 2)), (512, (4, 4, 4, 4, 2)))),
+    "mpobert-mini": Preset(4, 256, 1024, 4, ((256, (2, 4, 4, 4, 2)), (1024, (4, 4, 4, 4, 4)))),
+}
 
 
 # What a builder of fresh models could only ignore, and why.
@@ -104,7 +109,8 @@ def build(
     Parameters
     ----------
     name : str
-        'mpobert-12', 'mpobert-24', 'mpobert-48', 'mpobert-48+' or 'mpobert-96'.
+        'mpobert-12', 'mpobert-24', 'mpobert-48', 'mpobert-48+', 'mpobert-96', or for trials
+        'mpobert-tiny' (2 layers, hidden 128) and 'mpobert-mini' (4 layers, hidden 256).
     adapter_rank : int or mapping of str to int
         Rank of the adapters on query, key, value, attention output, pooler and embedding
         projection; 0 for none.
@@ -146,9 +152,10 @@ def build(
     >>> sum(parameter.numel() for parameter in model.parameters())
     19413936
     """
-    _one_of("name", name, PRESETS)
+    presets = {**PRESETS, **SMALL_PRESETS}
+    _one_of("name", name, presets)
     _one_of("head", head, HEADS)
-    preset = PRESETS[name]
+    preset = presets[name]
     layers = preset.layers if num_layers is None else own_integer(num_layers)
     check_integer("num_layers", layers, least=1)
     place, kind = _device(device), _dtype(dtype)

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mpobert_plugin.errors import ConfigError
-from mpobert_plugin.train.settings import PretrainConfig
+from mpobert_plugin.train.presets import preset_settings
+from mpobert_plugin.train.settings import PretrainConfig, check_names
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+PRESET = "preset"
+
 
 def read_settings(path: str | os.PathLike[str] | None, words: Sequence[str] = ()) -> PretrainConfig:
     """Return settings from a YAML file and words that replace some of them.
+
+    The name ``preset`` stands for the settings of a model, which all others override.
 
     Parameters
     ----------
     path : path, optional
         A YAML file of names and values; the defaults without one.
     words : sequence of str
-        Such as ``lr=1e-3``.
+        Such as ``lr=1e-3`` or ``preset=mpobert-tiny``.
 
     Returns
     -------
@@ -40,22 +45,32 @@ def read_settings(path: str | os.PathLike[str] | None, words: Sequence[str] = ()
     >>> read_settings(None, ["steps=20", "precision=bf16"]).steps
     20
     """
-    return _with_words({} if path is None else _read(Path(path)), words)
+    return _settings(_with_words({} if path is None else _read(Path(path)), words))
 
 
-def _with_words(options: dict[str, Any], words: Sequence[str]) -> PretrainConfig:
+def _with_words(options: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    found = dict(options)
     for word in words:
         name, mark, value = word.partition("=")
         if not mark or not name:
             raise ConfigError(f"settings must be given as name=value, got {word!r}.")
-        options[name] = _parsed(value, word)
-    return PretrainConfig.from_dict(options)
+        found[name] = _parsed(value, word)
+    return found
+
+
+def _settings(options: dict[str, Any], names: Sequence[str] = ()) -> PretrainConfig:
+    own = {name: value for name, value in options.items() if name != PRESET}
+    check_names(own, (PRESET, *names))
+    base = preset_settings(options[PRESET]) if PRESET in options else {}
+    return PretrainConfig.from_dict({**base, **own})
 
 
 def split_settings(
     path: str | os.PathLike[str] | None, words: Sequence[str], names: Sequence[str]
 ) -> tuple[PretrainConfig, dict[str, Any]]:
     """Return settings, and what the file and the words say under other names.
+
+    A preset of settings gives the model too, unless there is another one.
 
     Parameters
     ----------
@@ -80,6 +95,8 @@ def split_settings(
     --------
     >>> split_settings(None, ["steps=20", "model.preset=mpobert-12"], ["model"])[1]
     {'model': {'preset': 'mpobert-12'}}
+    >>> split_settings(None, ["preset=mpobert-tiny"], ["model"])[1]
+    {'model': 'mpobert-tiny'}
     """
     options = {} if path is None else _read(Path(path))
     found = {name: options.pop(name) for name in names if name in options}
@@ -97,7 +114,10 @@ def split_settings(
             }
         else:
             found[first] = _parsed(value, word)
-    return _with_words(options, left), found
+    options = _with_words(options, left)
+    if PRESET in options and "model" in names:
+        found = {"model": options[PRESET], **found}
+    return _settings(options, names), found
 
 
 def _read(path: Path) -> dict[str, Any]:
