@@ -80,7 +80,7 @@ class PretrainConfig:
     guard_skips: int = _option(50, "Steps skipped in a row that are too many.", free=True)
     log_every: int = _option(10, "Steps between lines of the log.", free=True)
     eval_every: int = _option(500, "Steps between evaluations; 0 for none.", free=True)
-    eval_batches: int = _option(16, "Micro-batches of an evaluation, of all processes.", free=True)
+    eval_batches: int = _option(16, "Micro-batches of an evaluation, of each process.", free=True)
     save_every: int = _option(500, "Steps between checkpoints; 0 for the last alone.", free=True)
     keep: int = _option(2, "Checkpoints kept beside the best one.", free=True)
     workers: int = _option(2, "Processes that prepare batches, per training process.", free=True)
