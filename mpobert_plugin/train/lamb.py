@@ -204,7 +204,11 @@ def _count(states: list[dict[str, Any]], keep: Tensor | None) -> list[int] | Ten
     first = states[0]["step"]
     if not isinstance(first, Tensor) or any(state["step"] is not first for state in states):
         # Separate after loading; they have been counted together.
-        first = torch.as_tensor(first, dtype=torch.float64, device=keep.device).clone()
+        if isinstance(first, Tensor):
+            first = first.to(keep.device, torch.float64, copy=True)
+        else:
+            # Filled on the device: a copy from the host would wait.
+            first = torch.full((), first, dtype=torch.float64, device=keep.device)
         for state in states:
             state["step"] = first
     first += keep

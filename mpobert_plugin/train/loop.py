@@ -16,6 +16,7 @@ from mpobert_plugin.train.evaluation import evaluate, means
 from mpobert_plugin.train.guard import Health, examine
 from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import train_line
+from mpobert_plugin.train.late import Sent
 from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.optimizers import Rates, set_rate
 from mpobert_plugin.train.progress import Progress
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.signals import Wish
 
 _MOST_ROLLBACKS = 3
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class Loop:
         self.processes = parts.engine.processes
         self.rates = Rates(config.rates(), config.lr, self.processes.device)
         self.norms = KindNorms(parts.model, parts.engine.gradients)
-        self._interval = Interval.begun(self.processes.device)
+        self._interval = Interval.begun(_HOST)
         # Results are read one step late, so that the device never waits for the host.
-        self._late: deque[_Late] = deque()
+        self._late: deque[Sent[_Late]] = deque()
         self._mark = time.monotonic()
         self._ending = False
         self._saved: int | None = None
@@ -137,11 +139,11 @@ class Loop:
     def _pass(self) -> bool:
         """Make steps up to the end, a wish to stop, or a loss; True when to go on from before."""
         progress, every = self.progress, self.config.save_every
-        self._interval = Interval.begun(self.processes.device)
+        self._interval = Interval.begun(_HOST)
         for batches in self._batches():
             self._interval.waited += time.monotonic() - self._mark
             self._step(batches)
-            lost = self._read(self._late.popleft()) if len(self._late) > 1 else None
+            lost = self._read(self._late.popleft().read()) if len(self._late) > 1 else None
             if lost is None and (self._is_due() or self._ending):
                 lost = self._catch_up()
             if lost is not None:
@@ -161,7 +163,7 @@ class Loop:
         watch = self.norms if self._is_logged(progress.step + 1) else None
         result = engine.step(batches, self._reseed, bool(self.wish), watch)
         progress.step += 1
-        self._late.append(_Late(progress.step, rate, result))
+        self._late.append(Sent(_Late(progress.step, rate, result)))
         # Alone there is nobody to ask, and no step to wait for.
         self._ending = self.processes.world_size == 1 and bool(self.wish)
 
@@ -216,7 +218,7 @@ class Loop:
     def _catch_up(self) -> str | None:
         lost = None
         while self._late:
-            lost = lost or self._read(self._late.popleft())
+            lost = lost or self._read(self._late.popleft().read())
         return lost
 
     def _log(self, late: _Late) -> None:
@@ -236,7 +238,7 @@ class Loop:
             values |= self.norms.named(result.norms)
         self.journal.record("train", step, values)
         self.journal.say(train_line(step, config.steps, values))
-        self._interval = Interval.begun(self.processes.device)
+        self._interval = Interval.begun(_HOST)
 
     def _evaluate(self) -> None:
         progress, every = self.progress, self.config.eval_every

@@ -72,7 +72,9 @@ class Rates:
         Tensor
             A scalar.
         """
-        return self.table[(step - skipped).clamp(min=0)]
+        # An index of one number would be read by the host.
+        place = (step - skipped).clamp(min=0).reshape(1)
+        return self.table.index_select(0, place).reshape(())
 
 
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
