@@ -7,8 +7,8 @@ less than the most demanding one is filled up: isometric cores stay so, the rest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tensornet.fitting import TensorSource, budget
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
+from tensornet.side_by_side import AT_ONCE, each
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
 from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
@@ -30,8 +31,9 @@ from tensornet.storage import carried, in_double
 from tensornet.sweep import Swept
 from tensornet.typing import Array, Cores
 
-# Elements of a stack that are worked on at once: half a gigabyte in double precision.
-_AT_ONCE = 2**26
+T = TypeVar("T")
+R = TypeVar("R")
+
 # Share of the squared norm down to which spectra are wanted when a budget is spent.
 _SHARE = 1e-10
 
@@ -115,14 +117,26 @@ def _with_common_bonds(matrices: Array, job: _Job) -> Request:
 
 def _tails(matrices: Array, job: _Job, share: float, join: np.ufunc) -> list[Numbers]:
     """Return the tails of all matrices, as shares of their squared norms, joined into one."""
-    joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
-    for matrix in matrices:
+
+    def work(matrix: Array) -> list[Numbers] | None:
         _, near, total = carried(job.layout.fold(matrix), job.backend)
-        if total > 0.0:
-            source = TensorSource(near, total, 0.0, job.backend)
-            tails = source.tails(share, gentle=False)
-            joined = [_joined(a, t / total, join) for a, t in zip(joined, tails, strict=True)]
+        if total == 0.0:
+            return None
+        source = TensorSource(near, total, 0.0, job.backend)
+        return [t / total for t in source.tails(share, gentle=False)]
+
+    joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
+    for tails in _each(work, list(matrices), matrices):
+        if tails is not None:
+            joined = [_joined(a, t, join) for a, t in zip(joined, tails, strict=True)]
     return joined
+
+
+def _each(work: Callable[[T], R], pieces: Sequence[T], matrices: Array) -> list[R]:
+    """Return what ``work`` makes of the pieces, on several threads where numpy does it."""
+    if isinstance(matrices, np.ndarray):
+        return each(work, pieces, matrices[0].size)
+    return [work(piece) for piece in pieces]
 
 
 def _joined(a: Numbers, b: Numbers, join: np.ufunc) -> Numbers:
@@ -133,30 +147,38 @@ def _joined(a: Numbers, b: Numbers, join: np.ufunc) -> Numbers:
 
 def _pieces(matrices: Array) -> list[Array]:
     n = int(matrices.shape[0])
-    size = max(1, _AT_ONCE * n // n_elements(matrices))
+    size = max(1, AT_ONCE * n // n_elements(matrices))
     return [matrices[start : start + size] for start in range(0, n, size)]
 
 
 def _one_by_one(matrices: Array, job: _Job) -> _Part:
     """Return the decomposition of each matrix, written to its place in the stacks at once."""
-    n, certificates = int(matrices.shape[0]), []
-    cores: Cores = ()
+    n = int(matrices.shape[0])
+    first = _single(matrices[0], 0, job)
+    cores: Cores = tuple(_room(core, n) for core in first.cores)
     apart: dict[int, Cores] = {}  # those whose bonds are not the first one's
-    for k, matrix in enumerate(matrices):
-        one = _single(matrix, k, job, _place(cores, k, matrix, job.layout))
-        cores = cores or tuple(_room(core, n) for core in one.cores)
-        certificates.append(one.certificate)
-        if all(a.shape == b.shape[1:] for a, b in zip(one.cores, cores, strict=True)):
-            for stack, core in zip(cores, one.cores, strict=True):
-                if not _lies_in(stack, core):
-                    stack[k] = core
-        else:
-            apart[k] = one.cores
-        center = one.center
+
+    def work(k: int) -> Certificate:
+        place = _place(cores, k, matrices[k], job.layout)
+        one = _single(matrices[k], k, job, place) if k else first
+        _store(one.cores, k, cores, apart)
+        return one.certificate
+
+    certificates = _each(work, range(n), matrices)
     if apart:
-        cores = _with_room(cores, apart, center, job)
-    part = _Part(cores, center, certificates)
+        cores = _with_room(cores, apart, first.center, job)
+    part = _Part(cores, first.center, certificates)
     return _inside(part, matrices, job) if job.layout.padded else part
+
+
+def _store(one: Cores, k: int, cores: Cores, apart: dict[int, Cores]) -> None:
+    """Put the cores of matrix ``k`` into the stacks, or apart where they do not fit."""
+    if all(a.shape == b.shape[1:] for a, b in zip(one, cores, strict=True)):
+        for stack, core in zip(cores, one, strict=True):
+            if not _lies_in(stack, core):
+                stack[k] = core
+    else:
+        apart[k] = one
 
 
 def _room(core: Array, n: int) -> Array:
