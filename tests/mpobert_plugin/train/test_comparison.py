@@ -1,0 +1,208 @@
+"""The comparison on real text: equal parameters, a queue that goes on, tables of what it found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import time
+
+import pytest
+
+from benchmarks.comparison import corpus as corpus_module
+from benchmarks.comparison import models, recipe, run, show, tasks, worker
+from mpobert_plugin.errors import DivergenceError
+
+TINY = models.Sizes(
+    layers=2, hidden=16, inner=32, heads=2, embedding=8, vocabulary=96, positions=32, wide=(16, 2)
+)
+SETTINGS = {
+    "batch_size": 8,
+    "lr": 1e-2,
+    "length": 32,
+    "masked_most": 5,
+    "precision": "fp32",
+    "workers": 0,
+    "log_every": 2,
+    "eval_batches": 1,
+}
+RECIPE = recipe.Recipe("tiny", 8, 4, 4, sizes=TINY, settings=SETTINGS, rates=(1.0, 2.0))
+NAMES = ("albert", "mpo5-from-albert")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    docs = [f"The number {k} is here. After it comes {k + 1}. Then {k + 2}." for k in range(60)]
+    (folder / "text.txt").write_text("\n\n".join(docs))
+    corpus_module.prepare(folder / "text.txt", folder / "prepared", size=90, every=6)
+    return folder / "prepared"
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(recipe.RECIPES, "tiny", RECIPE)
+
+
+def test_parts_have_each_document_once(corpus):
+    train, held_out = (worker.open_corpus(corpus / part) for part in ("train", "held-out"))
+    assert (len(train.documents) - 1, len(held_out.documents) - 1) == (50, 10)
+    assert train.vocab_size == held_out.vocab_size <= 90
+
+
+def test_six_models_have_as_many_parameters_within_one_percent():
+    found = models.counts(models.Sizes())
+    assert found["mpo5"] == 2_588_034
+    matched = [found[name] for name, kind in models.MODELS.items() if kind.matched]
+    assert len(matched) == 6
+    assert max(matched) / min(matched) < 1.01
+    assert found["albert"] < min(matched) < max(matched) < found["bert"]
+
+
+def test_models_that_cannot_match_are_named():
+    with pytest.raises(ValueError, match=r"parameters must be within 1% of .*'albert-wide'"):
+        models.counts(dataclasses.replace(models.Sizes(), wide=(1024, 16)))
+
+
+def test_built_models_have_the_planned_counts_and_share_what_they_say():
+    sizes = models.Sizes()
+    found = models.counts(sizes)
+    source = models.build("albert", sizes, seed=0)
+    for name in ("mpo3", "shared-lora", "mpo5-from-albert"):
+        model = models.build(name, sizes, seed=0, source=source)
+        assert models.count(model) == found[name]
+        models.mp.assert_shared(model)
+
+
+def rates(value):
+    return dict.fromkeys(models.MODELS, value)
+
+
+def asks_to_stop(text):
+    """Stand for a deadline that comes with a line of the log."""
+    if text.startswith("step 4/"):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_the_queue_goes_on_after_a_stop(corpus, tiny, tmp_path):
+    out, said = tmp_path / "out", []
+    place = worker.Place(corpus, out, "cpu")
+    late = dataclasses.replace(place, deadline=time.time() - 1.0)
+    plan = [task for task in tasks.main_tasks("tiny", 1, rates(1.0)) if task.model in NAMES]
+    assert [task.needs for task in plan] == ["", plan[0].name]
+    assert run.drain(plan, late, said.append) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_quiet", asks_to_stop)
+        assert run.drain(plan, place, said.append) == 2
+    # The one that starts from the other had to wait.
+    assert said[-1] == f"left: {plan[0].name}"
+    assert worker.records(out / plan[0].name, "train")[-1]["step"] == 4
+    assert run.drain(plan, place, said.append) == 0
+    events = worker.records(out / plan[0].name, "event")
+    assert any(re.search("goes on after step [45] of 8", event["text"]) for event in events)
+    assert said[-1].startswith(f"done: {plan[1].name}  held-out tokens ")
+    assert not (out / plan[1].name / "checkpoints").exists()
+    assert run.drain(plan, late, said.append) == 0
+
+
+def test_a_deadline_ends_a_run_with_a_checkpoint(corpus, tiny, tmp_path):
+    place = worker.Place(corpus, tmp_path, "cpu", deadline=time.time() + 1.0)
+    task = tasks.Task("main", "tiny", "bert", 0, 5000)
+    assert worker.run_task(task, place) == "left"
+    assert list((tmp_path / task.name / "checkpoints").glob("step-*"))
+    assert task.result(tmp_path) is None
+
+
+def test_a_stopped_run_ends_where_an_undisturbed_one_does(corpus, tiny, tmp_path):
+    task = tasks.Task("main", "tiny", "mpo3", 1, 8)
+    found = []
+    for name, say in (("whole", worker._quiet), ("cut", asks_to_stop)):
+        place = worker.Place(corpus, tmp_path / name, "cpu")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "_quiet", say)
+            first = worker.run_task(task, place)
+        assert first == ("done" if name == "whole" else "left")
+        run.drain([task], place, lambda _text: None)
+        found.append(task.result(place.out)["held_out"])
+    assert found[0] == found[1]
+
+
+def test_rates_are_chosen_by_the_held_out_loss(tiny, tmp_path):
+    with pytest.raises(SystemExit, match="16 runs of the stage tune are missing"):
+        tasks.best_rates("tiny", tmp_path)
+    for number, task in enumerate(tasks.tune_tasks("tiny")):
+        folder = tmp_path / task.name
+        folder.mkdir()
+        held_out = {"held_out": {"loss": 5.0 - number % 2}} if task.model != "bert" else {}
+        (folder / tasks.RESULT).write_text(json.dumps({**vars(task), **held_out}))
+    chosen = tasks.best_rates("tiny", tmp_path)
+    assert chosen == {**rates(2.0), "bert": 1.0}
+    started = tasks.main_tasks("tiny", 5, chosen)[-1]
+    assert (started.seed, started.needs) == (4, "tiny-main-albert-rate2-seed4")
+
+
+def test_a_lost_run_is_a_result(corpus, tiny, monkeypatch, tmp_path):
+    def lost(*_parts, **_options):
+        raise DivergenceError("step 3: the loss is nan.")
+
+    monkeypatch.setattr(worker, "pretrain", lost)
+    task = tasks.Task("tune", "tiny", "bert", 0, 40)
+    (tmp_path / task.name).mkdir()
+    said = []
+    assert run.drain([task], worker.Place(corpus, tmp_path, "cpu"), said.append) == 0
+    assert said[-1] == f"failed: {task.name}: step 3: the loss is nan."
+    assert "| tiny | bert | 0.01 | 40 | lost |" in show.trials_table(tmp_path, "tune")
+
+
+def test_tables_and_curves(corpus, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "_SPEED_STEPS", 4)
+    place = worker.Place(corpus, tmp_path, "cpu")
+    plan = [
+        task for task in tasks.main_tasks("tiny", 2, rates(1.0)) if task.model in ("bert", "mpo5")
+    ]
+    assert run.drain([*plan, *tasks.speed_tasks("tiny")[:1]], place, lambda _text: None) == 0
+    text = show.markdown(tmp_path, "tiny")
+    assert "8 steps, 0.0 million tokens a run, 1 runs at a time on one cpu." in text
+    row = next(line for line in text.splitlines() if line.startswith("| MPOBERT, five cores |"))
+    assert row.count("±") == 3
+    assert "| 2 |" in row
+    assert "minus MPOBERT, five cores" in text
+    show.main([str(tmp_path), "--recipe", "tiny", "--markdown", str(tmp_path / "part.md")])
+    assert (tmp_path / "part.md").read_text() == text
+
+
+@pytest.mark.slow  # drawing takes longer than everything else here
+def test_curves(corpus, tiny, tmp_path):
+    task = tasks.Task("main", "tiny", "mpo5", 0, 8)
+    run.drain([task], worker.Place(corpus, tmp_path, "cpu"), lambda _text: None)
+    show.main([str(tmp_path), "--recipe", "tiny", "--picture", str(tmp_path / "a.png")])
+    log = tmp_path / task.name / "log.jsonl"
+    show.main([str(tmp_path), "--log", str(log), "--picture", str(tmp_path / "b.png")])
+    assert min((tmp_path / name).stat().st_size for name in ("a.png", "b.png")) > 5000
+
+
+@pytest.mark.slow
+def test_several_runs_at_a_time(corpus, tmp_path):
+    """As on a GPU: processes of their own, which know the recipes of the module alone."""
+    task = tasks.Task("speed", "wide-start", "bert", 0, 1)
+    place = worker.Place(corpus, tmp_path, "cpu", side_by_side=2, deadline=time.time() - 1.0)
+    assert run.drain([task], place, lambda _text: None) == 1
+    words = [str(corpus), str(tmp_path), "--stage", "speed", "--recipe", "wide-start"]
+    assert run.main([*words, "--seconds", "0", "--side-by-side", "2", "--device", "cpu"]) == 3
+
+
+def test_stages_and_recipes_are_checked(tmp_path):
+    with pytest.raises(SystemExit, match=r"recipe must be one of wide-start, .*, got 'wide'"):
+        tasks.tasks_of("main", ["wide"], 5, tmp_path, tuned=False)
+    with pytest.raises(SystemExit, match="the stage tune takes one --recipe, got "):
+        tasks.tasks_of("tune", list(recipe.RECIPES), 5, tmp_path, tuned=False)
+    plan = tasks.tasks_of("main", ["wide-start"], 5, tmp_path, tuned=False)
+    assert len(plan) == len({task.name for task in plan}) == 40
+
+
+def test_every_recipe_gives_settings():
+    for known in recipe.RECIPES.values():
+        config = known.config(known.steps, seed=0, rate=2.0)
+        assert config.lr == 2.0 * known.settings["lr"]
+        assert config.length <= known.sizes.positions
