@@ -20,6 +20,7 @@ from mpobert_plugin.train.lock import held
 from mpobert_plugin.train.loop import Loop
 from mpobert_plugin.train.place import device_of, folder_of
 from mpobert_plugin.train.processes import joined
+from mpobert_plugin.train.rebuilding import choose_rebuilding
 from mpobert_plugin.train.same_run import check_same_run, machine_of, what_is_inexact
 from mpobert_plugin.train.settings import PretrainConfig
 from mpobert_plugin.train.settings_file import split_settings
@@ -29,7 +30,7 @@ from mpobert_plugin.train.source import start_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
@@ -73,6 +74,7 @@ def pretrain(
     device: torch.device | str | None = None,
     say: Callable[[str], None] = _log.info,
     progress: Callable[[int, int], None] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Return how the run ended, after training the model in place.
 
@@ -101,6 +103,8 @@ def pretrain(
     progress : callable, optional
         Called after each step with the steps that are done and those of the run, such as what
         draws a bar; in the first process alone.
+    origin : mapping, optional
+        What was started, as the command names it: kept with the settings in ``config.json``.
 
     Returns
     -------
@@ -144,7 +148,7 @@ def pretrain(
         if processes.first:
             stack.enter_context(_alone(folder))
         notes = parts.notes + _go_on(loop, checkpoints, processes, extra)
-        _begin(folder, journal, loop, config, notes)
+        _begin(folder, journal, loop, {**config.to_dict(), **(origin or {})}, notes)
         try:
             finished = loop.run()
         finally:
@@ -166,7 +170,7 @@ def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Model, data, config, out and held_out.
+        Model, data, config, out, held_out, and the origin: what was named.
 
     Raises
     ------
@@ -189,6 +193,7 @@ def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
         "config": config,
         "out": str(found.get("out", "mpobert-run")),
         "held_out": None if found.get("held_out") is None else str(found["held_out"]),
+        "origin": {name: found[name] for name in _ELSEWHERE if name in found},
     }
 
 
@@ -238,10 +243,18 @@ def _go_on(
             f"{int(step)} as the last, this one {own}. Put out= on a disk that all of them share."
         )
     if newest is None:
-        return ()
+        return _rebuilding(loop, None)
     check_same_run(newest, extra)
     loop.resume(newest)
-    return what_is_inexact(newest, extra)
+    return what_is_inexact(newest, extra) + _rebuilding(loop, newest.state.get("rebuilding"))
+
+
+def _rebuilding(loop: Loop, kept: dict[str, Any] | None) -> tuple[str, ...]:
+    found = choose_rebuilding(loop.parts, loop.config.reconstruction, kept)
+    if found is None:
+        return ()
+    loop.extra["rebuilding"] = found.kept()
+    return (found.told(),) if found.told() else ()
 
 
 @contextmanager
@@ -258,19 +271,19 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _begin(
-    folder: Path, journal: Journal, loop: Loop, config: PretrainConfig, notes: tuple[str, ...]
+    folder: Path, journal: Journal, loop: Loop, settings: dict[str, Any], notes: tuple[str, ...]
 ) -> None:
     step = loop.progress.step
     try:
         journal.open(step)
         if journal.writes:
-            write_json(folder / CONFIG, config.to_dict())
+            write_json(folder / CONFIG, settings)
     except OSError as error:
         raise CheckpointError(f"out must be a folder that can be written: {error}.") from error
     for note in notes:
         journal.event(step, note)
     if step:
-        journal.event(step, f"The run goes on after step {step} of {config.steps}.")
+        journal.event(step, f"The run goes on after step {step} of {loop.config.steps}.")
 
 
 @contextmanager

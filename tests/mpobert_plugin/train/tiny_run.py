@@ -29,6 +29,8 @@ BASE = PretrainConfig(
     eval_every=0,
     save_every=3,
     workers=0,
+    # Named, for what 'auto' measures may differ between two runs.
+    reconstruction="per_step",
 )
 
 
