@@ -74,7 +74,10 @@ def input_metrics(
     ([(16, 16), (16, 16)], torch.float64)
     """
     check_model(model)
-    named = {role: _modules(model, role) for role in roles}
+    if not isinstance(roles, Iterable):
+        raise ConfigError(f"roles must list names, got {roles!r}.")
+    names = [roles] if isinstance(roles, str) else list(roles)
+    named = {role: _modules(model, role) for role in names}
     watch = _Watch({id(m): m for modules in named.values() for m in modules.values()})
     with _quiet(model), watch.watching():
         for number, batch in enumerate(_iterated(batches)):

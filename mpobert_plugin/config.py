@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -145,7 +144,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
             check_integer(name, bond, least=1)
         for name, rtol in named_limits("rtol", self.rtol).items():
             _number(name, rtol, above=0.0, below=1.0)
-        _number("adapter_alpha", self.adapter_alpha, above=0.0, below=math.inf)
+        # Beyond these, alpha / rank or what it is multiplied with leaves the range of float32.
+        _number("adapter_alpha", self.adapter_alpha, above=1e-30, below=1e30)
         _word("gauge", self.gauge, GAUGES)
         _word("fit", self.fit, (None, *FITS))
         _word("adapter_fit", self.adapter_fit, (None, *ADAPTER_FITS))
@@ -357,9 +357,10 @@ def _number(name: str, value: object, above: float, below: float) -> None:
     if value is None:
         return
     right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not above < float(value) < below:  # type: ignore[arg-type]
-        limit = "" if math.isinf(below) else f" and below {below:g}"
-        raise ConfigError(f"{name} must be a number above {above:g}{limit}, got {value!r}.")
+    if not right or not above < value < below:  # type: ignore[operator]
+        raise ConfigError(
+            f"{name} must be a number above {above:g} and below {below:g}, got {value!r}."
+        )
 
 
 def _word(name: str, value: object, known: Sequence[str | None]) -> None:
@@ -371,12 +372,15 @@ def _word(name: str, value: object, known: Sequence[str | None]) -> None:
         )
 
 
-def _names(given: Sequence[str] | None, argument: str) -> tuple[str, ...] | None:
+def _names(given: object, argument: str) -> tuple[str, ...] | None:
     if given is None:
         return None
-    if not isinstance(given, Iterable):
+    # A mapping would lose what it maps the names to.
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
         raise ConfigError(f"{argument} must list names, got {given!r}.")
     names = (given,) if isinstance(given, str) else tuple(given)
-    if not names or not all(isinstance(name, str) for name in names):
+    if not names:
         raise ConfigError(f"{argument} must list at least one name, got {given!r}.")
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{argument} must list names, got {list(names)!r}.")
     return tuple(dict.fromkeys(names))

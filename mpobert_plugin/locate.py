@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
@@ -35,10 +36,9 @@ def check_model(model: object) -> PreTrainedModel:
         When it is no such model.
     """
     if not isinstance(model, PreTrainedModel):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        remedy = "Pass the model inside the wrapper." if isinstance(inner, PreTrainedModel) else ""
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise ModelTypeError(
-            f"model must be a model of transformers, got {type(model).__name__}. {remedy}".rstrip()
+            f"model must be a model of transformers, got {got}. {_to_pass(model)}".rstrip()
         )
     if not has_family(model):
         raise ModelTypeError(
@@ -48,6 +48,21 @@ def check_model(model: object) -> PreTrainedModel:
             "mpobert_plugin.families.register_family."
         )
     return model
+
+
+def _to_pass(model: object) -> str:
+    """Return what to pass in the place of something that is no model; empty when unknown."""
+    if isinstance(model, type):
+        return "Make a model of it, or load one with its from_pretrained."
+    if isinstance(model, str | PathLike):
+        return "Load it first, with a class of transformers and its from_pretrained."
+    if type(model).__module__.startswith("peft."):
+        return (
+            "Pass model.get_base_model(). To convert, begin with the plain model and put LoRA on "
+            "the result, as mpobert_plugin.peft.lora_config says."
+        )
+    inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    return "Pass the model inside the wrapper." if isinstance(inner, PreTrainedModel) else ""
 
 
 def has_family(model: PreTrainedModel) -> bool:

@@ -55,9 +55,7 @@ def check_plain(name: str, module: nn.Module, kinds: Sequence[type[nn.Module]]) 
     """
     if type(module) not in kinds:
         word = "linear layer" if kinds[0] is nn.Linear else kinds[0].__name__
-        raise ConversionError(
-            f"{name} must be a plain {word}, got {type(module).__name__}. {_REMEDY}"
-        )
+        raise ConversionError(f"{name} must be a plain {word}, got {_kind(module)}. {_REMEDY}")
     check_forward(name, module)
     _check_parameters(name, module, ("bias", "weight"))
     _check_shape(name, module)
@@ -90,7 +88,7 @@ def check_rms(name: str, module: nn.Module) -> None:
     own = kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")
     if not own or not hasattr(module, "variance_epsilon"):
         raise ConversionError(
-            f"{name} must be a plain RMS norm of transformers, got {kind.__name__}. {_REMEDY}"
+            f"{name} must be a plain RMS norm of transformers, got {_kind(module)}. {_REMEDY}"
         )
     check_forward(name, module)
     _check_parameters(name, module, ("weight",))
@@ -118,9 +116,7 @@ def check_embedding(name: str, module: nn.Module) -> None:
     >>> check_embedding("wte", nn.Embedding(3, 2))
     """
     if type(module) is not nn.Embedding:
-        raise ConversionError(
-            f"{name} must be a plain Embedding, got {type(module).__name__}. {_REMEDY}"
-        )
+        raise ConversionError(f"{name} must be a plain Embedding, got {_kind(module)}. {_REMEDY}")
     check_forward(name, module)
     _check_parameters(name, module, ("weight",))
     _check_shape(name, module)
@@ -137,6 +133,11 @@ def check_embedding(name: str, module: nn.Module) -> None:
                 f"{name} must have {option}=False, got True: its gradient goes to the cores, "
                 f"which all words share. Set {option} to False. Nothing was changed."
             )
+
+
+def _kind(module: nn.Module) -> str:
+    """Return the class with the package it comes from: other libraries have a Linear too."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
+from torch import Tensor
+
 from mpobert_plugin.errors import SharingError
 
 Rule: TypeAlias = Callable[[int, str], Hashable]
@@ -72,6 +74,7 @@ def _ruled(rule: Rule, n_layers: int, argument: str, role: str) -> LayerMap:
     for layer in range(n_layers):
         try:
             key = rule(layer, role)
+            _check_key(key, layer, argument, role)
             # A layer that shares with none gets a key of its own.
             own: Hashable = ("alone", layer) if key is None else ("with", key)
             slices.append(number_of.setdefault(own, len(number_of)))
@@ -81,6 +84,16 @@ def _ruled(rule: Rule, n_layers: int, argument: str, role: str) -> LayerMap:
                 f"hashed, got an error for layer {layer} of {role!r}: {error}."
             ) from error
     return tuple(slices)
+
+
+def _check_key(key: object, layer: int, argument: str, role: str) -> None:
+    """Refuse keys that equal no other key, such as tensors and NaN: layers would never share."""
+    if isinstance(key, Tensor) or key != key:  # noqa: PLR0124 (what else NaN is)
+        raise SharingError(
+            f"{argument} must be a function of layer and role that returns keys to compare, got "
+            f"{key!r} for layer {layer} of {role!r}, which equals no other key. Return a number or "
+            "a text; .item() makes a number of a tensor."
+        )
 
 
 def _groups(policy: str, n_layers: int, argument: str) -> LayerMap:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tensornet as tn
 from mpobert_plugin.adapter import init_adapter
+from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.init.damping import damped
 from mpobert_plugin.init.residual import fit_adapter
 from mpobert_plugin.init.stacks import layout_of
@@ -72,13 +73,19 @@ def add_adapters(
         return
     up, down = (stacks.tensors[name] for name in names)
     init_adapter(up, down)
-    for slot, (_, matrix) in enumerate(layers if residual else ()):
+    for slot, (full, matrix) in enumerate(layers if residual else ()):
         wide = matrix.detach().double()
         left = wide - rebuilt(spec, stacks, slot)
         metric = None if metrics is None else damped(metrics[slot].double())
         norm = float(torch.linalg.vector_norm(wide))
         fitted = fit_adapter(left, spec.adapter_rank, spec.adapter_scale, metric, norm)
         up[slot], down[slot] = (factor.to(up.dtype) for factor in fitted)
+        if not bool(torch.isfinite(up[slot]).all() & torch.isfinite(down[slot]).all()):
+            raise ConversionError(
+                f"the adapter of {full} must fit into {up.dtype}, got entries that are too large "
+                f"with adapter_alpha={spec.adapter_alpha:g}, by which they are multiplied after. "
+                "Raise it, or leave it out. Nothing was changed."
+            )
 
 
 def rebuilt(spec: BankSpec, stacks: Stacks, slot: int) -> Tensor:

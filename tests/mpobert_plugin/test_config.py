@@ -54,7 +54,7 @@ def test_plan_round_trip():
         ({"rtol": 0.0}, "rtol must be a number above 0 and below 1, got 0.0"),
         ({"rtol": float("nan")}, "rtol must be a number above 0 and below 1, got nan"),
         ({"adapter_rank": -1}, "adapter_rank must be an integer >= 0, got -1"),
-        ({"adapter_alpha": 0}, "adapter_alpha must be a number above 0, got 0"),
+        ({"adapter_alpha": 0}, "adapter_alpha must be a number above 1e-30 and below 1e"),
         ({"adapter_targets": ["query"]}, "adapter_targets needs adapter_rank >= 1"),
         ({"targets": []}, "targets must list at least one name, got []"),
         ({"gauge": "simetric"}, "got 'simetric'. Did you mean 'symmetric'?"),
