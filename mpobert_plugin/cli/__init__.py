@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpobert_plugin.cli.app import app
+from mpobert_plugin.cli.bench import bench
 from mpobert_plugin.cli.change import convert, merge
 from mpobert_plugin.cli.demo import demo
 from mpobert_plugin.cli.look import account, describe, report
@@ -15,6 +16,7 @@ keep_public_names(__name__)
 __all__ = [
     "account",
     "app",
+    "bench",
     "convert",
     "demo",
     "describe",
