@@ -32,7 +32,6 @@ COMMON: dict[str, Any] = {
     "save_every": 0,
     "keep": 1,
     "eval_batches": 4,
-    "workers": 3,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from benchmarks.comparison.tasks import RESULT, STAGES, Task, tasks_of
 from benchmarks.comparison.worker import Place, run_task
 
 Say = Callable[[str], None]
+_MOST_LOADERS = 12
 
 
 def ready(task: Task, out: Path) -> bool:
@@ -82,6 +84,12 @@ def _told(task: Task, state: str, place: Place) -> str:
     )
 
 
+def loaders(device: str, side_by_side: int) -> int:
+    """Return how many processes prepare the samples of each run: all processors, for a GPU."""
+    free = (os.cpu_count() or 1) // side_by_side - 1
+    return 0 if device == "cpu" else min(max(free, 1), _MOST_LOADERS)
+
+
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path, help="what corpus.py wrote")
@@ -104,7 +112,8 @@ def main(words: Sequence[str]) -> int:
     tasks = tasks_of(given.stage, given.recipe, given.seeds, given.out, not given.untuned)
     if given.models:
         tasks = [task for task in tasks if task.model in given.models]
-    place = Place(given.corpus, given.out, given.device, given.side_by_side)
+    workers = loaders(given.device, given.side_by_side)
+    place = Place(given.corpus, given.out, given.device, given.side_by_side, workers)
     left = drain(tasks, replace(place, deadline=begun + given.seconds))
     print(f"{left} of {len(tasks)} runs are left after {time.time() - begun:.0f} s")
     return 3 if left else 0

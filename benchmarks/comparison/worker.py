@@ -44,6 +44,7 @@ class Place:
     out: Path
     device: str
     side_by_side: int = 1
+    workers: int = 0
     # Seconds since the epoch, so that other processes know it too.
     deadline: float = float("inf")
 
@@ -56,7 +57,7 @@ def run_task(task: Task, place: Place) -> str:
     recipe = RECIPES[task.recipe]
     source = _source(task, place.out)
     model = build(task.model, recipe.sizes, task.seed, source)
-    config = recipe.config(task.steps, task.seed, task.rate)
+    config = recipe.config(task.steps, task.seed, task.rate).replace(workers=place.workers)
     found: dict[str, Any] = {**vars(task), "parameters": count(model), "lr": config.lr}
     try:
         with wish_at(place.deadline):
@@ -70,18 +71,26 @@ def run_task(task: Task, place: Place) -> str:
     else:
         if not result.finished:
             return "left"
-        found["held_out"] = judged(model, place.corpus / "held-out", config.recipe())
+        found["held_out"] = judged(model, place, config.recipe())
     found["tokens"] = task.steps * config.batch_size * config.length
     found["tokens_per_second"] = speed(folder)
     found["side_by_side"], found["device"] = place.side_by_side, device_name(place.device)
     write_json(folder / RESULT, found)
-    if task.model != SOURCE:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    _tidy(folder / "checkpoints", keep=task.model == SOURCE)
     return "done"
 
 
 def _quiet(_text: str) -> None:
     """Say nothing: the log of the run has it."""
+
+
+def _tidy(checkpoints: Path, keep: bool) -> None:
+    """Delete what a run that is done needs no more; of a source, the last model is kept."""
+    found = sorted(checkpoints.glob("step-*"))
+    for folder in found[:-1] if keep else found:
+        shutil.rmtree(folder)
+    for state in checkpoints.glob("step-*/optimizer.safetensors"):
+        state.unlink()
 
 
 def _source(task: Task, out: Path) -> Any:
@@ -116,13 +125,15 @@ def wish_at(deadline: float) -> Iterator[None]:
 
 
 @torch.no_grad()
-def judged(model: Any, held_out: Path, recipe: Any) -> dict[str, float]:
+def judged(model: Any, place: Place, recipe: Any) -> dict[str, float]:
     """Return losses and accuracies over the whole held-out text, in float32."""
-    samples = Samples(open_corpus(held_out), replace(recipe, seed=_JUDGE_SEED))
+    held_out = open_corpus(place.corpus / "held-out")
+    samples = Samples(held_out, replace(recipe, seed=_JUDGE_SEED))
     size = min(_JUDGE_BATCH, len(samples))
     objective, device = Objective(model.eval()), model.device
     totals = torch.zeros(6, device=device)
-    for batch in micro_batches(samples, Division(size, size), 0, len(samples) // size):
+    parts, division = len(samples) // size, Division(size, size)
+    for batch in micro_batches(samples, division, 0, parts, workers=place.workers):
         placed = batch.to(device)
         totals += torch.cat([objective(placed).numbers(), placed.counts().float()])
     return means(totals[:4], totals[4:])

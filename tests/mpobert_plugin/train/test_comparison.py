@@ -23,7 +23,6 @@ SETTINGS = {
     "length": 32,
     "masked_most": 5,
     "precision": "fp32",
-    "workers": 0,
     "log_every": 2,
     "eval_batches": 1,
 }
@@ -102,7 +101,8 @@ def test_the_queue_goes_on_after_a_stop(corpus, tiny, tmp_path):
     events = worker.records(out / plan[0].name, "event")
     assert any(re.search("goes on after step [45] of 8", event["text"]) for event in events)
     assert said[-1].startswith(f"done: {plan[1].name}  held-out tokens ")
-    assert not (out / plan[1].name / "checkpoints").exists()
+    kept = [path.name for path in out.glob("*/checkpoints/step-*/*.safetensors")]
+    assert kept == ["model.safetensors"]  # of the source alone
     assert run.drain(plan, late, said.append) == 0
 
 
@@ -206,3 +206,10 @@ def test_every_recipe_gives_settings():
         config = known.config(known.steps, seed=0, rate=2.0)
         assert config.lr == 2.0 * known.settings["lr"]
         assert config.length <= known.sizes.positions
+
+
+def test_processors_are_shared_out_to_those_who_prepare_samples(monkeypatch):
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 16)
+    found = [run.loaders("cuda", number) for number in (1, 2, 4, 8)]
+    assert found == [12, 7, 3, 1]
+    assert run.loaders("cpu", 1) == 0
