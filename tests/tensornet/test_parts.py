@@ -39,6 +39,8 @@ NUMPY = load_backend("numpy")
         (1, 3, (1, 1, 1)),
         (2, 3, (1, 2, 1)),
         (17, 1, (17,)),
+        (3, 5, (1, 1, 3, 1, 1)),
+        (3, 2, (1, 3)),
     ],
 )
 def test_factorize(size, n, factors):
@@ -65,6 +67,20 @@ def test_factorize_is_the_most_even_one():
         fair = next_fair(size, 2)
         if fair == size:
             assert sum(tn.factorize(size, 2)) == best
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_factors_have_the_least_sum_and_then_the_least_largest_one(n):
+    for size in [*range(1, 130), 144, 210, 216, 240, 360, 420, 1800]:
+        divisors = [d for d in range(1, size + 1) if size % d == 0]
+        found = [
+            (*rest, size // math.prod(rest))
+            for rest in itertools.combinations_with_replacement(divisors, n - 1)
+            if size % math.prod(rest) == 0
+        ]
+        best = min((sum(f), max(f), sorted(f)) for f in found)
+        if is_fair(tuple(best[2])):
+            assert sorted(tn.factorize(size, n)) == best[2]
 
 
 @pytest.mark.parametrize("bad", [0, -3, 2.0, True, "8", None])

@@ -1,0 +1,48 @@
+"""What each array library makes of numbers from files, and of arrays that lie in strange ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tensornet.backend import dtype_name, load_backend
+
+BITS = np.array([[0x3FC0, 0xC000], [0x0080, 0x7F7F]], dtype=np.uint16)
+VALUES = [[1.5, -2.0], [2.0**-126, 255 * 2.0**120]]
+
+
+@pytest.mark.parametrize("library", ["pytorch", "jax"])
+def test_bfloat16_is_made_from_its_bits(library):
+    if library == "jax":
+        pytest.importorskip("jax", reason="jax is not installed")
+    backend = load_backend(library)
+    made = backend.made(BITS.copy(), "bfloat16")
+    assert dtype_name(made) == "bfloat16"
+    assert backend.numbers(backend.cast(made, "float64")).tolist() == VALUES
+
+
+@pytest.mark.parametrize("library", ["numpy", "pytorch", "jax"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_other_numbers_keep_their_type(library, dtype):
+    if library == "jax":
+        pytest.importorskip("jax", reason="jax is not installed")
+    backend, values = load_backend(library), np.array([1.0, -0.5, 3.0]).astype(dtype)
+    made = backend.made(values, dtype)
+    assert dtype_name(made) == dtype
+    assert np.array_equal(backend.numbers(made), values)
+
+
+def test_torch_arrays_that_are_owned_are_free_of_the_graph_and_of_others():
+    backend = load_backend("pytorch")
+    a = torch.ones(3, 3, dtype=torch.complex64, requires_grad=True)
+    owned = backend.own(a.conj())
+    assert not owned.requires_grad
+    assert not owned.is_conj()
+    plain = torch.ones(3)
+    backend.own(plain).zero_()
+    assert plain.tolist() == [1.0] * 3
+    copied = backend.copy(a.mT)
+    assert copied.is_contiguous()
+    copied.abs().sum().backward()
+    assert a.grad is not None
