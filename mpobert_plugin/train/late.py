@@ -31,10 +31,11 @@ class Sent(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
-        self._value = _copied(value)
-        self._event: torch.cuda.Event | None = None
+        self._value: T = _copied(value)
+        self._event: Any = None
         if any(tensor.is_cuda for tensor in _tensors(value)):
-            self._event = torch.cuda.Event()
+            # torch leaves this class without types.
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
     def read(self) -> T:

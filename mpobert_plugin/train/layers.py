@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,9 @@ class LayerCalls:
         recompute: str = "none",
         backend: str | Callable[..., Any] = "inductor",
     ) -> None:
+        self._limit: Callable[[], AbstractContextManager[object]] = nullcontext
+        if compiled == "layers":
+            self._limit = _many_graphs
         base = base_of(model)
         layers = [base.get_submodule(name) for name in layer_names(model)]
         every = _every(recompute)
@@ -89,7 +92,8 @@ class LayerCalls:
         try:
             for layer, call in self._calls:
                 vars(layer)["forward"] = call
-            yield
+            with self._limit():
+                yield
         finally:
             for layer, _ in self._calls:
                 vars(layer).pop("forward", None)
@@ -107,6 +111,17 @@ def _again(
     if not torch.is_grad_enabled():
         return call(*args, **kwargs)
     return carrying(partial(call, **kwargs), *args)
+
+
+def _many_graphs() -> AbstractContextManager[object]:
+    """Return a context that lets a function have as many graphs as there are ways to run it.
+
+    With and without a mask, in training, first and later evaluations, and for two element types
+    under autocast: twelve, where torch gives up after eight.
+    """
+    from torch._dynamo import config
+
+    return config.patch(recompile_limit=32)  # type: ignore[no-any-return]
 
 
 def _compiled(kind: type[nn.Module], backend: str | Callable[..., Any]) -> Callable[..., Any]:

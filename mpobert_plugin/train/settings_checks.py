@@ -115,6 +115,11 @@ def check_words(config: Any) -> None:
                 f"{name} must be {', '.join(map(repr, words))}, got {value!r}. "
                 f"{did_you_mean(str(value), words)}"
             )
+    if config.network == "half" and config.precision in ("fp32", "tf32"):
+        raise ConfigError(
+            f"network='half' needs precision='fp16' or 'bf16', got {config.precision!r}. "
+            "Use network='auto', which leaves float32 alone."
+        )
 
 
 def check_ranges(config: Any) -> None:
