@@ -60,6 +60,29 @@ def eigenpairs(
     return np.maximum(values.astype(np.float64), 0.0), vectors
 
 
+def hermitian_pairs(a: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Array]:
+    """Return all eigenvalues of a Hermitian matrix on the host, descending, and eigenvectors.
+
+    As :func:`eigenpairs`, but negative eigenvalues come back as they are.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If no driver converges, which is not known to happen to finite numbers.
+
+    Examples
+    --------
+    >>> from tensornet.backend import load_backend
+    >>> hermitian_pairs(np.diag([1.0, -2.0]), load_backend("numpy"))[0].tolist()
+    [1.0, -2.0]
+    """
+    on_device = backend.place(a) != "cpu"
+    found = (_by_library(a, backend) if on_device else None) or _on_host(a, backend, None)
+    if found is None:
+        raise np.linalg.LinAlgError("no driver for eigenvalues converged")
+    return found
+
+
 def eigenvalues(gram: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
     """Return all eigenvalues on the host, descending, not negative; None without convergence."""
     from scipy.linalg import eigh
@@ -76,7 +99,7 @@ def _by_library(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Ar
     try:
         values, vectors = backend.tl.eigh(gram)
     except backend.no_convergence as error:
-        _say(f"the eigensolver on {backend.place(gram)}", gram, error)
+        say_failed(f"the eigensolver on {backend.place(gram)}", gram, error)
         return None
     return backend.numbers(values)[::-1], backend.tl.flip(vectors, axis=1)
 
@@ -93,23 +116,19 @@ def _on_host(
         try:
             values, vectors = eigh(host, driver=driver, subset_by_index=part, check_finite=False)
         except np.linalg.LinAlgError as error:
-            _say(f"LAPACK's {driver}", gram, error)
+            say_failed(f"LAPACK's {driver}", gram, error)
         else:
             # Copied: a matrix with negative strides is slow to multiply with.
             return values[::-1], backend.like(vectors[:, ::-1].copy(), gram)
     return None
 
 
-def _say(driver: str, gram: Array, error: Exception) -> None:
-    size = int(gram.shape[0])
-    _log.warning(
-        "%s failed on a %d x %d matrix in %s (%s); trying another driver",
-        driver,
-        size,
-        size,
-        dtype_name(gram),
-        error,
-    )
+def say_failed(driver: str, a: Array, error: Exception) -> None:
+    """Say in a line of the log that a driver did not converge on a matrix, or on a stack."""
+    *stack, rows, cols = (int(d) for d in a.shape)
+    size = f"{stack[0]} matrices, {rows} x {cols}," if stack else f"a {rows} x {cols} matrix"
+    text = "%s failed on %s in %s (%s); trying another driver"
+    _log.warning(text, driver, size, dtype_name(a), error)
 
 
 def low_rank_pairs(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
-from tensornet.eigen import eigenpairs, independent_columns, low_rank_pairs
+from tensornet.eigen import eigenpairs, independent_columns, low_rank_pairs, say_failed
 from tensornet.gram import gram_matrix, sampled
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
@@ -151,7 +151,7 @@ def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], A
     """Return (U, s, Vh) with fixed signs, the singular values on the host.
 
     Matrices far from square go through QR first. Where divide and conquer does not converge,
-    LAPACK's older QR iteration is used, on the host.
+    LAPACK's older QR iteration is used, on the host, and a log line says so.
     """
     m, n = (int(d) for d in a.shape)
     if m < n:
@@ -167,9 +167,10 @@ def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], A
 def _svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
     try:
         u, s, vh = backend.tl.svd(a, full_matrices=False)
-    except backend.no_convergence:
+    except backend.no_convergence as error:
         from scipy.linalg import svd
 
+        say_failed(f"the singular value decomposition on {backend.place(a)}", a, error)
         host = svd(backend.numbers(a), full_matrices=False, lapack_driver="gesvd")
         u, s, vh = (backend.like(part, a) for part in host)
     return u, backend.numbers(s), vh

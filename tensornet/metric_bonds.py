@@ -12,6 +12,7 @@ from tensornet.als import Fit
 from tensornet.backend import Backend
 from tensornet.bonds import chain_params, even_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
+from tensornet.eigen import hermitian_pairs
 from tensornet.errors import ToleranceError, complaint
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
@@ -78,8 +79,8 @@ def guide_for(tensor: Array, caps: tuple[int, ...], total: float, backend: Backe
         unfolding = backend.tl.reshape(tensor, (math.prod(sites[:k]), -1))
         if unfolding.shape[0] > unfolding.shape[1]:
             unfolding = backend.adjoint(unfolding)
-        values = backend.tl.eigh(unfolding @ backend.adjoint(unfolding))[0]
-        tails.append(tail_weights(np.maximum(backend.numbers(values)[::-1], 0.0)))
+        values, _ = hermitian_pairs(unfolding @ backend.adjoint(unfolding), backend)
+        tails.append(tail_weights(np.maximum(values, 0.0)))
     return Guide(sites, caps, tuple(tails), total)
 
 

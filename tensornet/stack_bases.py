@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend
+from tensornet.eigen import say_failed
 from tensornet.linalg import side_basis, unit_phase
 from tensornet.truncation import Truncation, tail_weights
 from tensornet.typing import Array
@@ -70,7 +71,8 @@ def stack_basis(
         return _untouched(batch, m)
     try:
         values, vectors = backend.tl.eigh(gram)
-    except backend.no_convergence:
+    except backend.no_convergence as error:
+        say_failed(f"the eigensolver on {backend.place(gram)}", gram, error)
         return _one_by_one(a, rules, backend, lossless=lossless)
     weights = np.maximum(backend.numbers(values)[:, ::-1], 0.0)
     vectors = backend.tl.flip(vectors, axis=2)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensornet.backend import Backend, dtype_name, eps, is_complex, library_of, work_dtype
 from tensornet.checks import array
+from tensornet.eigen import hermitian_pairs
 from tensornet.errors import ArrayTypeError, DTypeError, OptionError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.storage import scaled, weight
@@ -72,8 +73,7 @@ def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> 
     dtype = dtype_name(given)
     allowed = _ROUNDINGS.get(dtype, 64.0) * eps(dtype) * math.sqrt(weight(wide, backend))
     hermitian = _hermitian(wide, allowed, backend)
-    values, vectors = backend.tl.eigh(hermitian)
-    spectrum = backend.numbers(values)
+    spectrum, vectors = hermitian_pairs(hermitian, backend)
     _not_negative(spectrum, allowed, scale)
     # Below this an eigenvalue is rounding of the largest ones.
     floor = cols * 2.0**-52 * float(np.abs(spectrum).max())
@@ -142,7 +142,7 @@ def _hermitian(wide: Array, allowed: float, backend: Backend) -> Array:
 
 
 def _not_negative(spectrum: np.ndarray[Any, Any], allowed: float, scale: float) -> None:
-    least = float(spectrum[0])
+    least = float(spectrum[-1])
     if least < -allowed:
         below = int((spectrum < -allowed).sum())
         given = (
