@@ -12,7 +12,7 @@ from mpobert_plugin.errors import ConfigError
 KINDS = ("cpu", "cuda")
 
 
-def device_of(given: object) -> torch.device | None:
+def device_of(given: torch.device | str | None) -> torch.device | None:
     """Return the device that a user named.
 
     Parameters
@@ -38,7 +38,7 @@ def device_of(given: object) -> torch.device | None:
     if given is None:
         return None
     try:
-        device: torch.device = torch.device(given)  # type: ignore[call-overload]
+        device = torch.device(given)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device must be one of torch's, got {given!r}: {error}.") from error
     count = torch.cuda.device_count()
@@ -46,7 +46,7 @@ def device_of(given: object) -> torch.device | None:
         raise ConfigError(
             f"device must be 'cpu', or one of the {count} GPUs that torch finds, got {given!r}."
         )
-    if device.type == "cuda" and device.index is None:
+    if str(device) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return device
 

@@ -114,7 +114,7 @@ def write_part(part: Part, seal: str, target: Path) -> None:
     """
     arrays = {name: getattr(part, name) for name in _NAMES}
     with written_aside(target) as file:
-        file.write(save(arrays, metadata={"seal": seal}))
+        file.write(save(arrays, metadata={"seal": seal, "sum": _sum(part)}))
 
 
 def is_done(target: Path, seal: str) -> bool:
@@ -134,9 +134,17 @@ def is_done(target: Path, seal: str) -> bool:
     """
     try:
         with safe_open(target, framework="numpy") as handle:
-            return bool((handle.metadata() or {}).get("seal") == seal)
+            found = handle.metadata() or {}
+        return bool(found.get("seal") == seal and found.get("sum") == _sum(read_part(target)))
     except (SafetensorError, OSError):
         return False
+
+
+def _sum(part: Part) -> str:
+    total = hashlib.sha256()
+    for name in _NAMES:
+        total.update(np.ascontiguousarray(getattr(part, name)).data)
+    return total.hexdigest()
 
 
 def read_part(target: Path) -> Part:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpobert_plugin.errors import DataError
-from mpobert_plugin.train.aside import sha256_of, write_json, written_aside
+from mpobert_plugin.train.aside import clear_leftovers, sha256_of, write_json, written_aside
 from mpobert_plugin.train.data import store
 from mpobert_plugin.train.data.encoded import is_done, read_part, seal_of, work
 from mpobert_plugin.train.data.store import Corpus, open_corpus
@@ -29,6 +29,8 @@ from mpobert_plugin.train.data.texts import (
     text_files,
 )
 from mpobert_plugin.train.data.vocabulary import load_tokenizer, special_ids, train_tokenizer
+from mpobert_plugin.train.data.workers import begin_work
+from mpobert_plugin.train.lock import held
 
 # Chunks depend on the text alone, so that any number of workers gives the same files.
 CHUNK = 1 << 20
@@ -135,10 +137,13 @@ def prepare(
     parts = _sources(sources)
     try:
         (folder / _PARTS).mkdir(parents=True, exist_ok=True)
-        tokenizer = _tokenizer(parts, folder, vocabulary, reading)
-        job = _Job(folder / _PARTS, tokenizer, sha256_of(tokenizer), progress or _nothing)
-        _encode(parts, reading, job, workers)
-        _join(folder, job, vocabulary, reading)
+        with held(folder / _PARTS, DataError):
+            for place in (folder, folder / _PARTS):
+                clear_leftovers(place)
+            tokenizer = _tokenizer(parts, folder, vocabulary, reading)
+            job = _Job(folder / _PARTS, tokenizer, sha256_of(tokenizer), progress or _nothing)
+            _encode(parts, reading, job, workers)
+            _join(folder, job, vocabulary, reading)
     except OSError as error:
         raise DataError(
             f"{folder} must be a folder that can be written, got: {error}. What is done is kept; "
@@ -260,7 +265,7 @@ def _todo(
 
 def _in_processes(todo: Iterator[tuple[Any, int]], job: _Job, workers: int) -> None:
     # Started afresh: a fork of a process with threads, as torch and tokenizers have, may hang.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _one_thread)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), begin_work)
     running: dict[Future[int], int] = {}
     try:
         # Few at a time, so that memory stays at some chunks whatever the size of the text.
@@ -282,24 +287,17 @@ def _in_processes(todo: Iterator[tuple[Any, int]], job: _Job, workers: int) -> N
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _one_thread() -> None:
-    # Processes are what is parallel here.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
 def _join(folder: Path, job: _Job, vocabulary: Vocabulary, reading: Reading) -> None:
     dtype = "uint16" if load_tokenizer(job.tokenizer).get_vocab_size() <= 1 << 16 else "uint32"
     kind = np.dtype(dtype).newbyteorder("<")
     counts = {"tokens": 0, "sentences": 0, "documents": 0}
-    # Gone first: a corpus that is being replaced is none until its manifest is there again.
-    (folder / store.MANIFEST).unlink(missing_ok=True)
-    with written_aside(folder / store.TOKENIZER) as file:
-        file.write(job.tokenizer.read_bytes())
     with (
+        written_aside(folder / store.TOKENIZER) as tokenizer,
         written_aside(folder / store.TOKENS) as tokens,
         written_aside(folder / store.SENTENCES) as sentences,
         written_aside(folder / store.DOCUMENTS) as found,
     ):
+        tokenizer.write(job.tokenizer.read_bytes())
         sentences.write(np.zeros(1, "<i8").tobytes())
         found.write(np.zeros(1, "<i8").tobytes())
         for target in job.parts:
@@ -312,6 +310,12 @@ def _join(folder: Path, job: _Job, vocabulary: Vocabulary, reading: Reading) -> 
             counts["tokens"] += len(part.tokens)
             counts["sentences"] += len(part.sentence_lengths)
             counts["documents"] += len(part.document_lengths)
+        for file in (tokenizer, tokens, sentences, found):
+            file.flush()
+            os.fsync(file.fileno())
+        # Once all is on the disk: a corpus that is being replaced is none from here on, until its
+        # manifest is there again.
+        (folder / store.MANIFEST).unlink(missing_ok=True)
     write_json(folder / store.MANIFEST, _manifest(folder, dtype, counts, vocabulary, reading))
 
 
