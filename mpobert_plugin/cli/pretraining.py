@@ -71,6 +71,7 @@ def pretrain(
 
     For several GPUs: torchrun --nproc-per-node 4 -m mpobert_plugin.cli pretrain run.yaml
     """
+    from mpobert_plugin.cli.bar import step_bar
     from mpobert_plugin.train.run import pretrain as run
     from mpobert_plugin.train.run import settings_of
 
@@ -82,7 +83,8 @@ def pretrain(
             # A first word that is no file.
             words, config = [str(config), *(words or [])], None
         order = settings_of(config, words or [])
-        result = run(**order, say=typer.echo)
+        with step_bar() as bar:
+            result = run(**order, say=bar.say, progress=bar.moved)
         state = "finished" if result.finished else f"stopped by {result.signal}"
         typer.echo(f"{state} after step {result.step}: {result.checkpoint}")
 
@@ -92,5 +94,9 @@ def _show_options() -> None:
 
     from mpobert_plugin.train.settings import PretrainConfig
 
+    typer.echo("preset:  # Settings for a model, such as mpobert-tiny; all others override them.")
+    typer.echo("model:  # A preset, a folder, a run, or {from_albert: folder, num_layers: 24}.")
+    typer.echo("data:  # Folder of `mpobert prepare`; held_out: another one, to evaluate on.")
+    typer.echo("out: mpobert-run  # Folder of the run.")
     for entry in fields(PretrainConfig):
         typer.echo(f"{entry.name}: {entry.default}  # {entry.metadata['text']}")

@@ -120,8 +120,5 @@ class KindNorms:
         return self._gradients.parameters.values()
 
     def _by_kind(self, norms: Tensor) -> Tensor:
-        # Divided by the largest first: squares of large norms would be infinite in float32.
-        most = norms.max()
-        largest = torch.where(most > 0, most, 1.0)
         total = norms.new_zeros(len(self.kinds))
-        return total.index_add_(0, self._places, (norms / largest) ** 2).sqrt() * largest
+        return total.index_add_(0, self._places, norms.square()).sqrt()
