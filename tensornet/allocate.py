@@ -200,8 +200,6 @@ def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
     layout = matrix_layout(rows, cols, own)
     if not several:
         return front_of(matrix, layout, backend, share)
-    if not matrix.shape[0]:
-        raise ShapeError(complaint(f"Ws[{name!r}]", "hold at least one matrix", "none"))
     return mean_front([front_of(one, layout, backend, share) for one in matrix])
 
 

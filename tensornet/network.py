@@ -10,7 +10,6 @@ from tensornet import algebra, chains, lookup, norms
 from tensornet.accounting import Report, account, count
 from tensornet.cached import CachedMPO
 from tensornet.certificate import Certificate, restored, without_padding
-from tensornet.checks import describe
 from tensornet.contract.apply import apply_cores, plan_cores
 from tensornet.contract.chain import contract_matrix
 from tensornet.contract.matrix_plan import BreakEven, break_even
@@ -24,7 +23,7 @@ from tensornet.cores import (
     transpose,
     validate,
 )
-from tensornet.errors import ArrayTypeError, ShapeError, complaint
+from tensornet.errors import ShapeError, complaint
 from tensornet.layout import MatrixLayout
 from tensornet.storage import in_double
 from tensornet.train import TensorTrain
@@ -343,9 +342,3 @@ class MPO(Chain):
         tall, wide = self._layout.padded_shape
         padded = f" padded to {tall}x{wide}" if self._layout.padded else ""
         return f"MPO({rows}x{cols}{padded}, {sites}, {self._summary(rows * cols)})"
-
-
-def _chain(network: object) -> MPO | TensorTrain:
-    if isinstance(network, MPO | TensorTrain):
-        return network
-    raise ArrayTypeError(complaint("network", "be an MPO or a TensorTrain", describe(network)))

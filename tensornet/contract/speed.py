@@ -188,4 +188,5 @@ def fastest(
 
 def speed_of(library: str, place: str) -> Speed:
     """Return what is known of the speed of a library on a device."""
-    return HOST.get(library, HOST["pytorch"]) if place.startswith("cpu") else DEVICE
+    on_host = "cpu" in place.lower()  # jax has called it "TFRT_CPU_0" too
+    return HOST.get(library, HOST["pytorch"]) if on_host else DEVICE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,16 @@ def test_gradients_asked_for_after_the_matrix_was_kept():
     core.requires_grad_(False)
     assert not fast.to_matrix().requires_grad
     assert fast.to_matrix() is fast.to_matrix()
+
+
+def test_a_matrix_that_is_no_longer_kept_takes_no_memory():
+    core = torch.ones(1, 2, 2, 1)
+    fast = tn.MPO([core]).cached()
+    before = weakref.ref(fast.to_matrix())
+    assert before() is not None
+    core.requires_grad_()
+    fast.to_matrix()
+    assert before() is None
 
 
 def test_a_kept_matrix_that_wants_gradients_itself_is_dropped():

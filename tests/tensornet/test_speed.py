@@ -10,7 +10,7 @@ import tensornet as tn
 from tensornet.backend import load_backend
 from tensornet.contract.apply import product
 from tensornet.contract.orders import Order, counts, orders
-from tensornet.contract.speed import Speed, expected_seconds, features, ranked, speed_of
+from tensornet.contract.speed import Speed, expected_seconds, fastest, features, ranked, speed_of
 
 LAYOUT = tn.matrix_layout(64, 96, 4)
 BONDS = (1, 3, 4, 3, 1)
@@ -73,8 +73,56 @@ def test_lost_columns_large_arrays_and_the_sum():
     assert counts(fewest, LAYOUT, BONDS, 8)[0] == min(work)
 
 
+def test_every_number_of_two_sites_by_hand():
+    # W is (6, 20): cores (8, 7) and (7, 15) as matrices, which make W in pieces of 5 columns.
+    layout, batch = tn.MatrixLayout((2, 3), (4, 5)), 8
+    found = named(Order((0,), "left", 2), batch, bonds=(1, 7, 1), layout=layout)
+    assert found == {
+        "call": 1,
+        "join": 1,
+        "copy": 1,
+        "item": 2,
+        "multiply_add": 8 * 7 * 15 + 6 * 20 * batch,
+        "thin": 8 * 7 * (40 - 15) + 6 * 20 * (16 - batch),
+        "left": 8 * 7 + 6 * 20,
+        "right": 7 * 15 + 20 * batch,
+        "written": 8 * 15 + 6 * batch,
+        "run": 6 * 4,
+        "far": 0,
+        "fresh": 0,
+    }
+
+
+@pytest.mark.parametrize(("cols", "lost"), [(1, 0), (2, 4), (3, 6), (13, 26), (20, 12), (39, 9)])
+def test_joins_lose_more_than_products(cols, lost):
+    layout = tn.MatrixLayout((1, 1), (1, cols))
+    found = named(Order((0,), "left", 2), 16, bonds=(1, 1, 1), layout=layout)
+    assert found["thin"] == lost
+
+
+def test_what_is_moved_is_large_too():
+    layout = tn.MatrixLayout((32, 32), (64, 64))
+    dense = named(Order((0,), "left", 2), 1, bonds=(1, 2, 1), layout=layout)
+    assert dense["far"] == 2 * 2**22  # W when it is joined, and W when it is sorted
+    assert dense["fresh"] == 0
+
+
+def test_the_fastest_order_is_the_first_one():
+    for batch in (1, 64):
+        best = fastest(LAYOUT, BONDS, batch, "numpy", "cpu")
+        times = [
+            expected_seconds(order, LAYOUT, BONDS, batch, speed_of("numpy", "cpu"))
+            for order in ranked(LAYOUT, BONDS, batch, speed_of("numpy", "cpu"))
+        ]
+        assert times == sorted(times)
+        assert best == ranked(LAYOUT, BONDS, batch, speed_of("numpy", "cpu"))[0]
+
+
 def test_times_of_libraries_and_devices():
     assert speed_of("numpy", "cpu") != speed_of("pytorch", "cpu")
+    assert speed_of("jax", "TFRT_CPU_0") == speed_of("pytorch", "cpu")
+    for device in ("xpu:0", "mps:0", "tpu:0"):
+        assert speed_of("pytorch", device) == speed_of("pytorch", "cuda:0")
     assert speed_of("jax", "cpu") == speed_of("pytorch", "cpu")
     assert speed_of("pytorch", "cuda:0").call > speed_of("pytorch", "cpu").call
 
