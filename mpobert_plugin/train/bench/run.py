@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -235,9 +236,10 @@ def _run(case: Case) -> dict[str, Any]:
 def _let_go(device: torch.device) -> None:
     """Free what a measurement has left: graphs that were compiled, and memory."""
     # Each network brings graphs of the same code, which has room for a few alone.
-    torch.compiler.reset()
-    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
 
 

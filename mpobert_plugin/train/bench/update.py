@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ def _timed(scene: Scene) -> Values:
     timed = compared(works, scene.pace, scene.processes)
     passes = compared({"passes": one.passes}, scene.pace, scene.processes)["passes"]
     found = {name: _numbers(timing, passes, scene) for name, timing in timed.items()}
-    return found if "timm" in found else {**found, "timm": {"absent": "timm is not installed"}}
+    return found if "timm" in found else {**found, "timm": {"absent": "timm cannot be imported"}}
 
 
 def _counted(scene: Scene) -> Values:
@@ -90,9 +91,8 @@ def _others(scene: Scene) -> dict[str, Callable[[list[dict[str, Any]]], Optimize
     config = scene.config
     options: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
     found: dict[str, Callable[[list[dict[str, Any]]], Optimizer]] = {}
-    if find_spec("timm") is not None:
-        # No type is to depend on a package that is rarely there.
-        timm: Any = importlib.import_module("timm.optim.lamb").Lamb
+    timm = _timm()
+    if timm is not None:
         clip = config.clip or None
         found["timm"] = partial(timm, lr=config.lr, max_grad_norm=clip, **options)
         if "foreach" in timm.__init__.__code__.co_varnames:
@@ -100,6 +100,16 @@ def _others(scene: Scene) -> dict[str, Callable[[list[dict[str, Any]]], Optimize
             found["timm, one by one"] = one_by_one
     found["one by one"] = partial(PlainLamb, lr=config.lr, clip=config.clip, **options)
     return found
+
+
+def _timm() -> Any:
+    """Return timm's LAMB, or None where it cannot be imported, as without torchvision."""
+    if find_spec("timm") is None:
+        return None
+    with suppress(ImportError):
+        # By name, so that no type depends on a package that is rarely there.
+        return importlib.import_module("timm.optim.lamb").Lamb
+    return None
 
 
 def _scaled(optimizer: Optimizer, device: torch.device) -> Callable[[], None]:

@@ -177,3 +177,35 @@ def test_sparse_gradients_are_refused():
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ConfigError, match="Lamb needs dense gradients"):
         Lamb(table.parameters()).step()
+
+
+def test_timms_lamb_gives_the_same_steps_for_each_layer():
+    theirs = pytest.importorskip("timm.optim.lamb", reason="timm is not installed").Lamb
+    torch.manual_seed(0)
+    start = torch.randn(4, 6, 5) * torch.tensor([1e-2, 1.0, 3.0, 0.0]).view(4, 1, 1)
+    bias = torch.randn(5)
+    stacked, flat = start.clone().requires_grad_(), bias.clone().requires_grad_()
+    apart = [piece.clone().requires_grad_() for piece in start]
+    twin = bias.clone().requires_grad_()
+    options = {"lr": 0.02, "betas": (0.9, 0.999), "eps": 1e-6}
+    ours = Lamb(
+        [
+            {"params": [stacked], "stacked": True, "weight_decay": 0.01},
+            {"params": [flat], "adapt": False},
+        ],
+        **options,
+    )
+    # It leaves the quotient at 1 where nothing decays.
+    groups = [{"params": apart}, {"params": [twin], "weight_decay": 0.0}]
+    timm = theirs(groups, weight_decay=0.01, max_grad_norm=None, **options)
+    for _ in range(5):
+        stacked.grad, flat.grad = torch.randn_like(stacked), torch.randn_like(flat)
+        for piece, grad in zip(apart, stacked.grad, strict=True):
+            piece.grad = grad.clone()
+        twin.grad = flat.grad.clone()
+        ours.step()
+        timm.step()
+    for layer, piece in enumerate(apart):
+        error = (stacked[layer] - piece).norm() / piece.norm()
+        assert error < 1e-6
+    assert (flat - twin).norm() / twin.norm() < 1e-6

@@ -1,0 +1,447 @@
+"""The benchmark of pre-training: every section on a tiny model, records, and what survives."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mpobert_plugin as mp
+from mpobert_plugin.cli import app
+from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.train.bench import SECTIONS, BenchOptions, Record, picture, run_bench
+from mpobert_plugin.train.bench import ablation as ablation_file
+from mpobert_plugin.train.bench import published as published_file
+from mpobert_plugin.train.bench import run as run_file
+from mpobert_plugin.train.bench import scaling as scaling_file
+from mpobert_plugin.train.bench.networks import make_bert, make_mpo, make_plain
+from mpobert_plugin.train.bench.record import KEYS, fastest
+from mpobert_plugin.train.bench.scaling import efficiency
+from mpobert_plugin.train.bench.scene import Case, Scene
+from mpobert_plugin.train.bench.text import made_up_corpus
+from mpobert_plugin.train.bench.timing import Pace, compared
+from mpobert_plugin.train.bench.trained import trained
+from mpobert_plugin.train.bench.unstacked import PlainLamb, unstacked
+from mpobert_plugin.train.bench.usual import dense_labels
+from mpobert_plugin.train.bench.watch import Stopwatch
+from mpobert_plugin.train.lamb import Lamb
+from mpobert_plugin.train.processes import Processes
+from mpobert_plugin.train.settings import PretrainConfig
+from tests.mpobert_plugin.train import tiny
+
+SIZES = {
+    "num_layers": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "vocab_size": 96,
+    "embedding_size": 8,
+    "n": 3,
+}
+SETTINGS = {
+    "length": 32,
+    "micro_batch": 4,
+    "batch_size": 64,
+    "masked_most": 5,
+    "workers": 0,
+}
+CPU = torch.device("cpu")
+WORDS = [f"model.{name}={value}" for name, value in SIZES.items()]
+WORDS += [f"{name}={value}" for name, value in SETTINGS.items()]
+
+
+def options(**changed):
+    given = {
+        "models": ("mpobert-12",),
+        "sizes": SIZES,
+        "config": PretrainConfig(**SETTINGS),
+        "formats": ("bf16",),
+        "accumulation": 2,
+        "rounds": 1,
+        "turn": 0.0,
+    }
+    return BenchOptions(**{**given, **changed})
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return made_up_corpus(tmp_path_factory.mktemp("text"), words=91, tokens=4000)
+
+
+@pytest.fixture(scope="module")
+def scene(corpus):
+    config = PretrainConfig(**SETTINGS, precision="fp32")
+    return Scene("mpobert-12", SIZES, config, corpus, Processes(), ("bf16",), 2, Pace(1, 0.0))
+
+
+def measured(section, corpus, tmp_path, **changed):
+    given = options(data=corpus.folder, **changed)
+    record = run_bench([section], given, tmp_path, device=CPU)
+    assert [row for row in record.rows if "values" not in row] == []
+    return {row["case"]: row["values"] for row in record.rows}
+
+
+def assert_speeds(values):
+    assert values["tokens_per_second"] > 0 < values["tflops"]
+    assert values["speed_low"] <= values["speed"] <= values["speed_high"]
+    assert values["share_of_peak"] is None
+
+
+def test_network_compares_with_plain_weights(corpus, tmp_path):
+    found = measured("network", corpus, tmp_path)
+    assert list(found) == ["bf16, 1 micro-batch", "bf16, 2 micro-batches"]
+    for values in found.values():
+        assert list(values) == ["plain", "mpo", "plain, with update", "mpo, with update"]
+        assert values["plain"]["speed"] == 1.0
+        for numbers in values.values():
+            assert_speeds(numbers)
+        # Model operations are the same for both.
+        work = [values[name]["tflops"] * values[name]["ms"] for name in ("plain", "mpo")]
+        assert math.isclose(*work)
+
+
+def test_transformers_says_where_its_head_runs(corpus, tmp_path):
+    found = measured("transformers", corpus, tmp_path)
+    assert list(found) == [
+        "bf16 autocast, compiled: none, head at all positions",
+        "bf16, the same loop, head at masked positions",
+    ]
+    for values in found.values():
+        assert list(values) == ["BertForPreTraining", "mpo"]
+        assert_speeds(values["mpo"])
+
+
+def test_reference_runs_the_published_way(corpus, tmp_path):
+    found = measured("reference", corpus, tmp_path)
+    assert list(found) == [
+        f"{form}, attention {attention}"
+        for form, attention in (
+            ("bf16", "sdpa"),
+            ("bf16", "eager"),
+            ("fp32", "eager"),
+            ("fp32", "sdpa"),
+        )
+    ]
+    for values in found.values():
+        assert list(values) == ["reference", "mpo"]
+        assert_speeds(values["reference"])
+        assert values["reference"]["micro_batch"] == 4
+
+
+def test_the_published_way_is_what_it_says_and_has_the_same_gradients(scene):
+    ours = trained(scene, make_mpo(scene), 2)
+    theirs = published_file.reference_of(scene, "fp32", "eager", 2)
+    assert theirs.model.config._attn_implementation == "eager"
+    assert ours.model.config._attn_implementation == "sdpa"
+    strategies = {
+        bank.strategy.training
+        for bank in theirs.model.albert.mpo.stacked()
+        if isinstance(bank, mp.MPOBank)
+    }
+    assert strategies == {"reference"}
+    for one in (ours, theirs):
+        one.engine.gradients.clear()
+        one.passes()
+    expected = ours.engine.gradients.flat
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(theirs.engine.gradients.flat, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_the_published_way_takes_fewer_samples_where_memory_is_short(scene, monkeypatch):
+    real, tried = published_file.reference_of, []
+
+    def short_of_memory(cut, form, attention, count=1):
+        tried.append((cut.config.micro_batch, count))
+        if cut.config.micro_batch > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(cut, form, attention, count)
+
+    monkeypatch.setattr(published_file, "reference_of", short_of_memory)
+    values = published_file.published(scene)[0].run()
+    assert tried == [(4, 1), (2, 2)]
+    assert values["reference"]["micro_batch"] == 2
+    assert values["mpo"]["micro_batch"] == 4
+
+    def never(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(published_file, "reference_of", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        published_file.published(scene)[0].run()
+
+
+def test_memory_and_optimizer_on_a_cpu(corpus, tmp_path):
+    found = measured("memory", corpus, tmp_path)
+    stays = {case: next(iter(values.values())) for case, values in found.items()}
+    # On a GPU there are peaks too.
+    assert all(set(numbers) == {"stays_gib"} for numbers in stays.values())
+    assert (
+        stays["bf16, 1 in a step, mpo"]["stays_gib"]
+        < stays["bf16, 1 in a step, plain"]["stays_gib"]
+    )
+    timed, counted = measured("optimizer", corpus, tmp_path / "optimizer").values()
+    assert 0.0 < timed["ours"]["share_of_step"] < 1.0
+    assert timed["one by one"]["speed"] == 1.0 or "ms" in timed["timm"]
+    assert counted["ours"]["operations"] > 0
+    assert counted["ours"]["host_waits"] is counted["ours"]["launches"] is None
+
+
+def test_parts_add_up_to_the_step(corpus, tmp_path):
+    found = measured("parts", corpus, tmp_path)
+    assert list(found) == ["bf16, mpo", "bf16, plain"]
+    ours, plain = found["bf16, mpo"]["mpo"], found["bf16, plain"]["plain"]
+    assert math.isclose(sum(ours["share_of_a_whole_step"].values()), 1.0)
+    assert ours["ms"]["rebuilding"] > 0 < ours["ms"]["way_back"]
+    assert plain["ms"]["rebuilding"] == 0
+    assert (ours["micro_batches_measured"], ours["micro_batches_of_a_whole_step"]) == (2, 16)
+    for name, times in (("micro_batches", 8), ("optimizer", 1), ("loader_wait", 8)):
+        assert math.isclose(ours["ms_of_a_whole_step"][name], times * ours["ms"][name])
+
+
+def test_scaling_tells_a_whole_step_from_shorter_ones(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(scaling_file, "_FEW", 1)
+    monkeypatch.setattr(scaling_file, "_MORE", 3)
+    config = PretrainConfig(**{**SETTINGS, "batch_size": 16})
+    found = measured("scaling", corpus, tmp_path, config=config)
+    numbers = found["bf16, mpo"]["mpo"]
+    seconds = numbers["measured_seconds_per_step"]
+    assert numbers["tokens_per_second"] == pytest.approx(16 * 32 / seconds)
+    assert numbers["hours_to_10k_steps"] == pytest.approx(seconds / 0.36)
+    # Four micro-batches told from one and three, on a machine that others use too.
+    assert 0.1 < numbers["told_seconds_per_step"] / seconds < 10.0
+
+
+def test_scaling_without_time_for_a_whole_step(scene, monkeypatch):
+    monkeypatch.setattr(scaling_file, "_MORE", 5)
+    short = Scene(**{**vars(scene), "pace": Pace(1, 0.0, time.monotonic() - 1.0)})
+    row = {"section": "scaling", "model": "mpobert-12", "case": "bf16, mpo"}
+    numbers = SECTIONS["scaling"](short)[0].run()["mpo"]
+    assert numbers["measured_seconds_per_step"] is None
+    assert numbers["seconds_per_step"] == numbers["told_seconds_per_step"]
+    assert "efficiency" not in numbers
+    rows = [
+        {**row, "world_size": size, "values": {"mpo": {"tokens_per_second": rate}}}
+        for size, rate in ((2, 19.0), (1, 10.0))
+    ]
+    assert efficiency(rows, "mpobert-12", "bf16, mpo", 4, 36.0) == {"efficiency": 0.9, "beside": 1}
+    assert efficiency(rows, "mpobert-12", "bf16, mpo", 1, 36.0) == {}
+    assert efficiency(rows, "mpobert-24", "bf16, mpo", 4, 36.0) == {}
+
+
+def test_ablation_has_all_eight_cases(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_file, "_SAMPLES", 2)
+    monkeypatch.setattr(ablation_file, "BATCHES", (1, 2))
+    found = measured("ablation", corpus, tmp_path)
+    assert len(found) == 8
+    for case, values in found.items():
+        assert case.split(", ")[1:] in [
+            [a, b] for a in ("bf16", "fp32") for b in ("fused", "unfused")
+        ]
+        rate = values["mpo"]["tokens_per_second"] / 32
+        assert values["mpo"]["days_to_10k_steps"] == pytest.approx(4096e4 / rate / 86400)
+
+
+def test_loader_is_compared_with_training(corpus, tmp_path):
+    key = dict.fromkeys(KEYS, "elsewhere") | {"model": "mpobert-12"}
+    before = Record([{**key, "values": {"mpo": {"tokens_per_second": 1000.0}}}])
+    tmp_path.mkdir(exist_ok=True)
+    before.write(tmp_path / "bench.json")
+    found = run_bench(["loader"], options(data=corpus.folder), tmp_path, device=CPU)
+    values = [row["values"]["loader"] for row in found.rows if row["section"] == "loader"]
+    assert found.rows[0]["device"] == "elsewhere"
+    assert all(v["times_training"] == v["tokens_per_second"] / 1000.0 for v in values)
+
+
+def test_contenders_are_what_they_are_called(scene):
+    ours, plain, bert = make_mpo(scene), make_plain(scene), make_bert(scene)
+    merged = mp.merge(ours)
+    shapes = {name: p.shape for name, p in merged.named_parameters()}
+    assert {name: p.shape for name, p in plain.named_parameters()} == shapes
+    assert type(plain) is type(merged)
+    assert plain.config._attn_implementation == bert.config._attn_implementation == "sdpa"
+    for model in (ours, plain, bert):
+        config = model.config
+        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
+        sizes = (config.num_hidden_layers, config.hidden_size, config.vocab_size)
+        assert sizes == (2, 16, 96)
+
+
+def test_unstacked_plain_lamb_gives_the_same_steps():
+    torch.manual_seed(0)
+    stack = torch.nn.Parameter(torch.randn(3, 4, 5, dtype=torch.float64))
+    bias = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
+    groups = [
+        {"params": [stack], "stacked": True, "weight_decay": 0.01, "adapt": True},
+        {"params": [bias], "weight_decay": 0.0, "adapt": False},
+    ]
+    stack.grad, bias.grad = torch.randn_like(stack), torch.randn_like(bias)
+    apart = unstacked(groups)
+    assert [len(group["params"]) for group in apart] == [3, 1]
+    assert all("stacked" not in group for group in apart)
+    ours, plain = Lamb(groups, lr=0.1), PlainLamb(apart, lr=0.1, clip=0.0)
+    pieces = [*apart[0]["params"], *apart[1]["params"]]
+    for _ in range(3):
+        ours.step()
+        plain.step()
+        for grad, piece in zip([*stack.grad, bias.grad], pieces, strict=True):
+            grad += 0.1
+            piece.grad += 0.1
+    for mine, piece in zip([*stack, bias], pieces, strict=True):
+        torch.testing.assert_close(mine.detach(), piece.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_labels_at_all_positions():
+    batch = tiny.batch_of()
+    assert torch.equal(dense_labels(batch), tiny.dense_labels(batch))
+
+
+def test_a_failure_is_written_and_the_next_case_runs(corpus, tmp_path, monkeypatch):
+    def broken():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    cases = [Case("broken", broken), Case("fine", lambda: {"mpo": {"ms": 1.0}})]
+    monkeypatch.setitem(SECTIONS, "network", lambda _scene: cases)
+    said = []
+    given = options(data=corpus.folder)
+    record = run_bench(["network"], given, tmp_path, device=CPU, say=said.append, command="x")
+    broken_row, fine = record.rows
+    assert broken_row["error"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    assert fine["values"] == {"mpo": {"ms": 1.0}}
+    assert (fine["command"], fine["torch"], fine["device"]) == ("x", torch.__version__, "CPU")
+    assert "CUDA out of memory" in said[0]
+    assert Record.read(tmp_path / "bench.json").rows == record.rows
+    # Without time nothing begins, and what was measured stays.
+    record = run_bench(["network"], options(data=corpus.folder, limit=0.0), tmp_path, device=CPU)
+    states = {row["case"]: "values" in row or row.get("skipped") for row in record.rows}
+    assert states == {"broken": "no time was left", "fine": True}
+
+
+def test_records_say_what_is_wrong_with_them(tmp_path):
+    file = tmp_path / "bench.json"
+    for text in ("{", '{"format": "other"}', '{"format": "mpobert-bench", "version": 2}'):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="must be a record of"):
+            Record.read(file)
+    assert fastest([], "mpobert-12", "mpo") is None
+
+
+def test_turns_stop_when_time_is_over_and_ratios_are_of_rounds():
+    calls = []
+    pace = Pace(rounds=50, turn=0.0, until=time.monotonic() - 1.0)
+    works = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    timed = compared(works, pace, Processes())
+    assert timed["a"].rounds == timed["b"].rounds == 2
+    assert (timed["a"].ratio, timed["a"].low, timed["a"].high) == (1.0, 1.0, 1.0)
+    assert timed["b"].low <= timed["b"].ratio <= timed["b"].high
+    # Two to warm up and one to tell the length of a turn, then in turns.
+    assert calls == ["a"] * 3 + ["b"] * 3 + ["a", "b", "b", "a"]
+
+
+def test_a_stopwatch_adds_up_laps():
+    watch = Stopwatch(CPU)
+    for _ in range(2):
+        with watch.lap("sleep"):
+            time.sleep(0.01)
+    assert 0.02 <= watch.seconds()["sleep"] < 1.0
+    watch.clear()
+    assert watch.seconds() == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"models": ("mpobert-13",)}, "got mpobert-13. Did you mean"),
+        ({"models": ()}, "models must be some of"),
+        ({"formats": ("fp8",)}, "formats must be some of fp16, bf16, fp32, tf32, got fp8"),
+        ({"rounds": 0}, "rounds must be an integer >= 1, got 0"),
+        ({"seconds": -1.0}, "seconds must be a number of seconds from 0 on, got -1.0"),
+    ],
+)
+def test_impossible_options(changed, text):
+    with pytest.raises(ConfigError) as caught:
+        options(**changed)
+    assert text in str(caught.value)
+
+
+def test_impossible_sections(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"got 'netwerk'. Did you mean 'network'"):
+        run_bench(["netwerk"], options(), tmp_path, device=CPU)
+    several = Processes(0, 2)
+    with pytest.raises(ConfigError, match=r"got network with 2. Run those without torchrun"):
+        run_file._chosen(["network", "scaling"], several)
+    assert run_file._chosen([], several) == ["parts", "scaling"]
+
+
+def test_the_command_writes_a_record_and_a_picture(corpus, tmp_path):
+    command = ["bench", "optimizer", "parts", "--out", str(tmp_path), "--device", "cpu", *WORDS]
+    command += ["--model", "mpobert-12", "--format", "bf16", "--rounds", "1", "--turn", "0"]
+    command += ["--data", str(corpus.folder)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "optimizer, mpobert-12, CPU" in result.output
+    saved = json.loads((tmp_path / "bench.json").read_text())
+    assert saved["format"] == "mpobert-bench"
+    assert "share_of_peak" in saved["numbers"]
+    assert saved["rows"][0]["command"].startswith(
+        "mpobert bench optimizer parts model.num_layers=2"
+    )
+    assert saved["rows"][0]["settings"]["micro_batch"] == 4
+    assert (tmp_path / "bench.png").stat().st_size > 1000
+    figure = picture(Record.read(tmp_path / "bench.json"))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["optimizer", "parts"]
+    failed = CliRunner().invoke(app, ["bench", "speed", "--out", str(tmp_path)])
+    assert failed.exit_code == 2
+    assert "a section must be one of network" in failed.output
+    wrong = CliRunner().invoke(app, ["bench", "model=mpobert-12", "--out", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert "--model mpobert-12" in wrong.output
+
+
+def test_a_picture_needs_measurements():
+    with pytest.raises(ConfigError, match="record must have measurements, got none"):
+        picture(Record([]))
+
+
+@pytest.mark.slow
+def test_scaling_and_parts_under_torchrun(corpus, tmp_path):
+    base = ["-m", "mpobert_plugin.cli", "bench", *WORDS, "--model", "mpobert-12"]
+    base += ["--format", "fp32", "--rounds", "1", "--turn", "0", "--device", "cpu"]
+    base += ["--data", str(corpus.folder), "--accumulation", "2"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    subprocess.run([sys.executable, *base, "scaling", "--out", one], check=True, timeout=200)
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    run += ["29673", *base, "--out", two, "--against", one / "bench.json"]
+    subprocess.run(run, check=True, timeout=250)
+    rows = Record.read(two / "bench.json").rows
+    assert {(row["section"], row["world_size"]) for row in rows} == {("parts", 2), ("scaling", 2)}
+    assert all("values" in row for row in rows)
+    cases = {(row["section"], row["case"]): row["values"] for row in rows}
+    assert cases["parts", "fp32, mpo"]["mpo"]["ms"]["all_reduce"] > 0
+    assert cases["scaling", "fp32, mpo"]["mpo"]["beside"] == 1
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured_in_every_section(tmp_path):
+    words = [word for word in WORDS if "hidden_size" not in word and "intermediate" not in word]
+    words += ["model.hidden_size=64", "model.intermediate_size=128"]
+    command = ["bench", *words, "--out", str(tmp_path), "--model", "mpobert-12"]
+    command += ["--format", "fp16", "--rounds", "2", "--turn", "0.05", "--accumulation", "2"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    rows = {(row["section"], row["case"]): row for row in Record.read(tmp_path / "bench.json").rows}
+    assert {section for section, _ in rows} == set(SECTIONS)
+    counted = rows["optimizer", "operations, launches and waits"]["values"]
+    assert counted["ours"]["host_waits"] == 0 < counted["ours"]["launches"]
+    assert counted["one by one"]["host_waits"] > 0
+    assert torch.cuda.get_sync_debug_mode() == 0
+    alone = rows["memory", "fp16, 1 in a step, mpo"]["values"]["mpo"]
+    assert alone["memory_gib"] > alone["above_gib"] > 0
+    parts = rows["parts", "fp16, mpo"]["values"]["mpo"]["ms"]
+    assert min(parts[name] for name in ("rebuilding", "micro_batches", "way_back")) > 0
+    assert rows["network", "fp16, 1 micro-batch"]["settings"]["compile"] == "layers"
