@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from transformers import BertConfig, BertForPreTraining
 
-import mpobert_plugin as mp
 from mpobert_plugin.accumulate import accumulate
 from mpobert_plugin.locate import is_converted
 from mpobert_plugin.train import objective as objective_module
@@ -25,15 +23,7 @@ from mpobert_plugin.train.optimizers import Rates, set_rate
 from mpobert_plugin.train.precision import LossScale, Precision
 from mpobert_plugin.train.processes import Processes
 from mpobert_plugin.train.schedule import Schedule
-from tests.mpobert_plugin.train.computing import SIZES, batches
-
-
-def model_of(host):
-    if host == "bert":
-        with torch.device("meta"):
-            return BertForPreTraining(BertConfig(num_hidden_layers=2, **SIZES))
-    options = {"num_layers": 2, "embedding_size": 16, "n": 3, "adapter_rank": 2, **SIZES}
-    return mp.build("mpobert-12", device="meta", **options)
+from tests.mpobert_plugin.train.computing import batches, model_of
 
 
 def place(model):
@@ -68,7 +58,8 @@ def engine_of(model, recompute):
 
 
 @pytest.mark.parametrize(
-    ("host", "recompute", "padded"), [("bert", "none", False), ("mpobert", "layers", True)]
+    ("host", "recompute", "padded"),
+    [("bert", "none", False), ("whole bert", "none", True), ("mpobert", "layers", True)],
 )
 def test_no_step_waits_for_the_device(host, recompute, padded, monkeypatch):
     # The host's own question about its own sizes; it has no values here either.
