@@ -414,10 +414,10 @@ def test_scaling_and_parts_under_torchrun(corpus, tmp_path):
     base += ["--format", "fp32", "--rounds", "1", "--turn", "0", "--device", "cpu"]
     base += ["--data", str(corpus.folder), "--accumulation", "2"]
     one, two = tmp_path / "one", tmp_path / "two"
-    subprocess.run([sys.executable, *base, "scaling", "--out", one], check=True, timeout=200)
+    run_bench(["scaling"], options(data=corpus.folder, formats=("fp32",)), one, device=CPU)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
     run += ["29673", *base, "--out", two, "--against", one / "bench.json"]
-    subprocess.run(run, check=True, timeout=250)
+    subprocess.run(run, check=True, timeout=170)
     rows = Record.read(two / "bench.json").rows
     assert {(row["section"], row["world_size"]) for row in rows} == {("parts", 2), ("scaling", 2)}
     assert all("values" in row for row in rows)
