@@ -17,7 +17,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _SENTENCE, _DOCUMENT = 20, 50
 
 
-def made_up_corpus(folder: Path, words: int = 29_000, tokens: int = 1_000_000) -> Corpus:
+def made_up_corpus(folder: Path, words: int = 29_000, tokens: int = 500_000) -> Corpus:
     """Return a prepared corpus of random words; one that is there is used again.
 
     Parameters
