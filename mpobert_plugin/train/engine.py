@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.train.gradients import Gradients, reached
+from mpobert_plugin.train.late import Sent
 from mpobert_plugin.train.network import Network
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Engine:
         self.clip = clip
         self.around = around
         self.network = network or Network(precision)
+        # The flags of the step that is being made, which have come once a micro-batch is queued.
+        self.asked: Sent[Tensor] | None = None
 
     def step(
         self,
@@ -134,6 +137,7 @@ class Engine:
         own = torch.stack([batch.counts() for batch in batches]).sum(0)
         told = torch.cat([own, torch.tensor([int(flag)])]).to(device, non_blocking=True)
         counts, flags = torch.split(self.processes.add(told), [2, 1])
+        self.asked = Sent(flags)
         self.gradients.clear()
         numbers = self.accumulate(batches, counts, reseed)
         self.processes.add(numbers)

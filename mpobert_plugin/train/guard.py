@@ -11,7 +11,8 @@ _DECAY, _FIRST = 0.98, 20
 _LOW = 1.0
 _ADVICE = (
     "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'; "
-    "guard='rollback' goes back to the last checkpoint and on with other samples."
+    "guard='rollback' goes back to the last checkpoint and on with other samples. Other settings "
+    "make another run: give out= another folder, and the last checkpoint as the model."
 )
 
 
@@ -38,7 +39,12 @@ class Health:
 
 
 def examine(
-    health: Health, loss: float, skipped: bool, factor: float, most_skips: int
+    health: Health,
+    loss: float,
+    skipped: bool,
+    factor: float,
+    most_skips: int,
+    scaled: bool = True,
 ) -> tuple[Health, str | None]:
     """Return what is known after a step, and a sentence when the run is lost.
 
@@ -54,6 +60,9 @@ def examine(
         A loss above this many times its mean is lost; a mean below 1 counts as 1.
     most_skips : int
         Steps skipped one after the other that are too many.
+    scaled : bool
+        Whether the number format can overflow and has a loss scale. Without one nothing mends a
+        loss that is not finite.
 
     Returns
     -------
@@ -70,8 +79,7 @@ def examine(
     health = replace(health, skipped=skips)
     if skips >= most_skips:
         return health, f"{skips} steps one after the other overflowed. {_ADVICE}"
-    if skipped:
-        # Its loss may be infinite too, and the smaller scale may mend that.
+    if skipped and (scaled or math.isfinite(loss)):
         return health, None
     if not math.isfinite(loss):
         return health, f"The loss is {loss}. {_ADVICE}"

@@ -39,6 +39,10 @@ _MOST_ROLLBACKS = 3
 _HOST = torch.device("cpu")
 
 
+class _LeftError(Exception):
+    """A step is left before its update."""
+
+
 @dataclass(frozen=True)
 class _Late:
     """A step whose result has not been read."""
@@ -91,6 +95,7 @@ class Loop:
         self._late: deque[Sent[_Late]] = deque()
         self._mark = time.monotonic()
         self._ending = False
+        self._left = False
         self._saved: int | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -143,6 +148,9 @@ class Loop:
         for batches in self._batches():
             self._interval.waited += time.monotonic() - self._mark
             self._step(batches)
+            if self._left:
+                lost = self._catch_up()
+                return lost is not None and self._lose(lost)
             lost = self._read(self._late.popleft().read()) if len(self._late) > 1 else None
             if lost is None and (self._is_due() or self._ending):
                 lost = self._catch_up()
@@ -157,15 +165,33 @@ class Loop:
         return False
 
     def _step(self, batches: list[Batch]) -> None:
+        """Make a step, or leave it in its middle, where nothing has changed yet."""
         engine, progress = self.parts.engine, self.progress
         rate = self.rates(progress.step, engine.scale.skipped)
         set_rate(engine.optimizer, rate)
         watch = self.norms if self._is_logged(progress.step + 1) else None
-        result = engine.step(batches, self._reseed, bool(self.wish), watch)
+        try:
+            result = engine.step(batches, self._begin, bool(self.wish), watch)
+        except _LeftError:
+            self._left = True
+            return
         progress.step += 1
         self._late.append(Sent(_Late(progress.step, rate, result)))
         # Alone there is nobody to ask, and no step to wait for.
         self._ending = self.processes.world_size == 1 and bool(self.wish)
+
+    def _begin(self, number: int) -> None:
+        """Begin a micro-batch, unless somebody asked for an end: a large step takes long."""
+        if self._is_asked(number):
+            raise _LeftError
+        self._reseed(number)
+
+    def _is_asked(self, number: int) -> bool:
+        if self.processes.world_size == 1:
+            return bool(self.wish)
+        # All processes read the same sum, and so leave the step at the same place.
+        asked = self.parts.engine.asked
+        return number == 1 and asked is not None and bool(asked.read())
 
     def _is_due(self) -> bool:
         """Tell whether something at this step needs its result: a save or an evaluation."""
@@ -208,7 +234,12 @@ class Loop:
         loss = means(result.numbers, result.counts)["loss"]
         self._interval.add(result, loss)
         self.progress.health, lost = examine(
-            self.progress.health, loss, skipped, config.guard_factor, config.guard_skips
+            self.progress.health,
+            loss,
+            skipped,
+            config.guard_factor,
+            config.guard_skips,
+            self.parts.engine.scale.enabled,
         )
         self.journal.moved(late.step, config.steps)
         if self._is_logged(late.step):
@@ -270,7 +301,8 @@ class Loop:
         back = self.checkpoints.newest() if self.config.guard == "rollback" else None
         rollbacks = self.progress.health.rollbacks + 1
         if back is None or rollbacks > _MOST_ROLLBACKS:
-            raise DivergenceError(f"step {self.progress.step}: {text}")
+            before = f" The run has gone back {rollbacks - 1} times." if rollbacks > 1 else ""
+            raise DivergenceError(f"step {self.progress.step}: {text}{before}")
         self.resume(back)
         # Other samples than those that led there.
         self.progress.offset = failed - self.progress.step

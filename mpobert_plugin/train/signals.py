@@ -1,9 +1,10 @@
-"""A polite end: SIGTERM and the first Ctrl-C set a flag that the loop reads between steps."""
+"""A polite end: SIGTERM and the first Ctrl-C set a flag that the loop reads in its steps."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A terminal and torchrun both send what is typed once.
+_SAME = 2.0
 
 
 class Wish:
@@ -31,7 +34,10 @@ class Wish:
 
 @contextmanager
 def end_on_signal() -> Iterator[Wish]:
-    """Return a context in which a signal only sets a flag; a second Ctrl-C interrupts as usual.
+    """Return a context in which a signal only sets a flag; a later second one acts as usual.
+
+    One that comes again within two seconds is the same wish: torchrun hands on what its processes
+    have already got from the terminal.
 
     Yields
     ------
@@ -45,9 +51,14 @@ def end_on_signal() -> Iterator[Wish]:
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
 
+    came: dict[int, float] = {}
+
     def take(number: int, _frame: Any) -> None:
+        now = time.monotonic()
         wish.name = signal.Signals(number).name
-        signal.signal(number, before[number])
+        if now - came.setdefault(number, now) >= _SAME:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
 
     for number in before:
         signal.signal(number, take)
