@@ -118,6 +118,15 @@ def network(n, rng):
     return read(f"{','.join(words)}->{words[0][:1]}", shapes)
 
 
+def sparse(n, rng):
+    """Return an expression of n small operands, some of which are joined without a common label."""
+    size = {chr(97 + e): int(rng.choice([2, 3, 20])) for e in range(10)}
+    drawn = (rng.choice(list(size), int(rng.integers(1, 4))) for _ in range(n))
+    words = ["".join(sorted(set(word))) for word in drawn]
+    shapes = tuple(tuple(size[c] for c in word) for word in words)
+    return read(f"{','.join(words)}->{words[0][:1]}", shapes)
+
+
 def tree(n, rng):
     todo, joins = [1 << k for k in range(n)], []
     while len(todo) > 1:
@@ -143,14 +152,21 @@ def by_depth(joins):
     return orders(max(children))
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_branches_come_in_the_order_of_the_lowest_peak(seed):
+@pytest.mark.parametrize(
+    ("made", "n", "seed"),
+    [
+        *((network, 7, seed) for seed in (0, 10, 32, 76)),
+        *((sparse, 6, seed) for seed in (0, 7, 25, 39, 49, 82)),
+        *((sparse, 7, seed) for seed in (2, 5, 48)),
+    ],
+)
+def test_branches_come_in_the_order_of_the_lowest_peak(made, n, seed):
     rng = np.random.default_rng(seed)
-    expression = network(7, rng)
-    joins = tree(7, rng)
+    expression = made(n, rng)
+    joins = tree(n, rng)
 
     def peak(order):
-        path = as_path(order, 7)
+        path = as_path(order, n)
         return tn.Plan(expression.equation, expression.shapes, path, "x").peak_elements
 
     assert peak(_low(joins, Terms(expression))) == min(peak(order) for order in by_depth(joins))
