@@ -59,7 +59,12 @@ class Backend:
         return self.tl.conj(a) if is_complex(a) else a
 
     def numbers(self, a: Array) -> np.ndarray[Any, Any]:
-        """Return the values as a numpy array on the host."""
+        """Return the values as a numpy array on the host, only to be read."""
+        if self.name == "numpy":
+            # TensorLy would copy them; a view that refuses writes is as safe and costs nothing.
+            view = np.asarray(a).view()
+            view.flags.writeable = False
+            return view
         return np.asarray(self.tl.to_numpy(self.resolve(a)))
 
     def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
@@ -79,7 +84,13 @@ def dtype_name(a: Array) -> str:
     >>> dtype_name(np.zeros(2, dtype=np.float32))
     'float32'
     """
-    return str(getattr(a.dtype, "name", a.dtype)).removeprefix("torch.")
+    return _name_of(a.dtype)
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    # numpy puts the name together anew each time, and it is asked for at every step.
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def is_complex(a: Array) -> bool:
