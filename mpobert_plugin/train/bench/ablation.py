@@ -42,6 +42,7 @@ def ablation(scene: Scene) -> list[Case]:
         Case(
             f"batch {size}, {form}, {'fused' if fused else 'unfused'}",
             partial(_measured, scene, size, form, fused),
+            form,
         )
         for size in BATCHES
         for form in dict.fromkeys((half, "fp32"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mpobert_plugin.train.bench.fitting import fitting
 from mpobert_plugin.train.bench.networks import make_bert, make_mpo
 from mpobert_plugin.train.bench.scene import Case
 from mpobert_plugin.train.bench.timing import compared
 from mpobert_plugin.train.bench.trained import speeds, trained
-from mpobert_plugin.train.bench.usual import Usual, compile_model
+from mpobert_plugin.train.bench.usual import Usual, compile_model, pieces_of
 
 if TYPE_CHECKING:
     from mpobert_plugin.train.bench.scene import Scene, Values
@@ -29,7 +30,8 @@ def host(scene: Scene) -> list[Case]:
     Returns
     -------
     list of Case
-        Forward and backward of one micro-batch, attention by SDPA. MPOBERT runs as it is
+        Forward and backward of the samples of one micro-batch, attention by SDPA; theirs takes
+        fewer at a time where memory is short. MPOBERT runs as it is
         pre-trained, its head at masked positions, and rebuilds its matrices in each; the last case
         gives transformers' model the same loop.
     """
@@ -43,10 +45,11 @@ def host(scene: Scene) -> list[Case]:
         Case(
             f"{form} autocast, compiled: {what}, {_HEADS[everywhere]}",
             partial(_usual, scene, form, what, everywhere),
+            form,
         )
         for what, everywhere in plan
     ]
-    same = Case(f"{form}, the same loop, {_HEADS[False]}", partial(_same_loop, scene, form))
+    same = Case(f"{form}, the same loop, {_HEADS[False]}", partial(_same_loop, scene, form), form)
     return [*found[:2], same, *found[2:]]
 
 
@@ -55,14 +58,21 @@ def _usual(scene: Scene, form: str, what: str, everywhere: bool) -> Values:
     theirs, ours = make_bert(scene).train(), make_mpo(scene)
     one = trained(scene, ours)
     compile_model(theirs, what, everywhere)
-    usual = Usual(theirs, one.batches, one.counts, scene.config.format().dtype, everywhere)
+
+    def run_once(size: int) -> Usual:
+        pieces = [piece for batch in one.batches for piece in pieces_of(batch, size)]
+        made = Usual(theirs, pieces, one.counts, scene.config.format().dtype, everywhere)
+        made.passes()
+        return made
+
+    usual, size = fitting(scene.config.micro_batch, run_once)
     works = {THEIRS: usual.passes, OURS: one.passes}
     timed = compared(works, scene.pace, scene.processes)
     samples, config = scene.config.micro_batch, scene.config
     asked = config.length if everywhere else None
     return {
-        THEIRS: speeds(scene, theirs, samples, timed[THEIRS], asked),
-        OURS: speeds(scene, ours, samples, timed[OURS]),
+        THEIRS: {**speeds(scene, theirs, samples, timed[THEIRS], asked), "micro_batch": size},
+        OURS: {**speeds(scene, ours, samples, timed[OURS]), "micro_batch": samples},
     }
 
 

@@ -36,7 +36,11 @@ def memory(scene: Scene) -> list[Case]:
     """
     makers = {"plain": make_plain, "mpo": make_mpo}
     return [
-        Case(f"{scene.formats[0]}, {count} in a step, {name}", partial(_alone, scene, name, count))
+        Case(
+            f"{scene.formats[0]}, {count} in a step, {name}",
+            partial(_alone, scene, name, count),
+            scene.formats[0],
+        )
         for count in dict.fromkeys((1, scene.accumulation))
         for name in makers
     ]

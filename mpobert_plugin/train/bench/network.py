@@ -31,7 +31,7 @@ def network(scene: Scene) -> list[Case]:
     for form in scene.formats:
         for count in dict.fromkeys((1, scene.accumulation)):
             name = f"{form}, {count} micro-batch{'es' if count > 1 else ''}"
-            found.append(Case(name, partial(_beside_plain, scene, form, count)))
+            found.append(Case(name, partial(_beside_plain, scene, form, count), form))
     return found
 
 

@@ -15,6 +15,7 @@ from mpobert_plugin.train.bench.trained import Trained, trained
 from mpobert_plugin.train.bench.watch import Stopwatch, TimedProcesses
 from mpobert_plugin.train.data.batches import Division, micro_batches
 from mpobert_plugin.train.data.samples import Samples
+from mpobert_plugin.train.late import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ def parts(scene: Scene) -> list[Case]:
         of a step of the whole batch, with as many micro-batches as that has.
     """
     return [
-        Case(f"{form}, {name}", partial(_steps, scene, form, name))
+        Case(f"{form}, {name}", partial(_steps, scene, form, name), form)
         for form in scene.formats
         for name in ("mpo", "plain")
     ]
@@ -111,7 +112,7 @@ def _run(scene: Scene, one: Trained, watch: Stopwatch, count: int) -> dict[str, 
     """Return the seconds of each part of a step, over some steps."""
     stream, steps = _stream(scene, count), 0
     for _ in range(_WARM_UPS):
-        one.engine.step(list(islice(stream, count)))
+        late = Sent(one.engine.step(list(islice(stream, count))))
     watch.seconds()
     watch.clear()
     waited, last = 0.0, max(2, scene.pace.rounds)
@@ -120,7 +121,10 @@ def _run(scene: Scene, one: Trained, watch: Stopwatch, count: int) -> dict[str, 
         batches = list(islice(stream, count))
         waited += time.perf_counter() - start
         with watch.lap("step"):
-            one.engine.step(batches)
+            result = one.engine.step(batches)
+        # As the loop of a run does it: one step late, so that host and device work side by side.
+        late.read()
+        late = Sent(result)
         steps += 1
         if steps >= 2 and scene.processes.any(time.monotonic() > scene.pace.until):
             break

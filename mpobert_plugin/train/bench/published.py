@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from mpobert_plugin.choice import set_strategy
+from mpobert_plugin.train.bench.fitting import fitting
 from mpobert_plugin.train.bench.networks import make_mpo
 from mpobert_plugin.train.bench.scene import Case
 from mpobert_plugin.train.bench.timing import compared
@@ -44,7 +42,7 @@ def published(scene: Scene) -> list[Case]:
     first = scene.formats[0]
     plan = [(first, "sdpa"), (first, "eager"), ("fp32", "eager"), ("fp32", "sdpa")]
     return [
-        Case(f"{form}, attention {attention}", partial(_beside, scene, form, attention))
+        Case(f"{form}, attention {attention}", partial(_beside, scene, form, attention), first)
         for form, attention in dict.fromkeys(plan)
     ]
 
@@ -78,7 +76,8 @@ def reference_of(scene: Scene, form: str, attention: str, count: int = 1) -> Tra
 
 def _beside(scene: Scene, form: str, attention: str) -> Values:
     first = scene.formats[0]
-    theirs, size = _fitting(scene, form, attention)
+    run = partial(_run_once, scene, form, attention)
+    theirs, size = fitting(scene.config.micro_batch, run)
     ours = trained(scene, make_mpo(scene), precision=first)
     works = {THEIRS: theirs.passes, OURS: ours.passes}
     timed = compared(works, scene.pace, scene.processes)
@@ -90,19 +89,8 @@ def _beside(scene: Scene, form: str, attention: str) -> Values:
     }
 
 
-def _fitting(scene: Scene, form: str, attention: str) -> tuple[Trained, int]:
-    """Return the published way with as many samples at a time as there is memory for."""
-    whole = size = scene.config.micro_batch
-    while True:
-        try:
-            cut = scene.with_settings(micro_batch=size)
-            made = reference_of(cut, form, attention, whole // size)
-            made.passes()
-            return made, size
-        except torch.OutOfMemoryError:
-            if size % 2:
-                raise
-        # Behind the error, which holds what did not fit.
-        size //= 2
-        gc.collect()
-        torch.cuda.empty_cache()
+def _run_once(scene: Scene, form: str, attention: str, size: int) -> Trained:
+    whole = scene.config.micro_batch
+    made = reference_of(scene.with_settings(micro_batch=size), form, attention, whole // size)
+    made.passes()
+    return made

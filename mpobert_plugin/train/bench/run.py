@@ -198,6 +198,7 @@ class _Bench:
             "section": section,
             "model": scene.model,
             "case": case.name,
+            "precision": case.precision,
             **self._about(),
             "sizes": dict(scene.sizes),
             "settings": scene.config.to_dict(),
@@ -227,10 +228,14 @@ class _Bench:
 
 
 def _run(case: Case) -> dict[str, Any]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
     try:
         return {"values": case.run()}
     except _FAILURES as error:
         return {"error": f"{type(error).__name__}: {error}"[:2000]}
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _let_go(device: torch.device) -> None:

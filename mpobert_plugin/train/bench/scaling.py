@@ -40,7 +40,7 @@ def scaling(scene: Scene) -> list[Case]:
         where there is time; efficiency beside rows with the fewest processes.
     """
     return [
-        Case(f"{form}, {name}", partial(_whole_step, scene, form, name))
+        Case(f"{form}, {name}", partial(_whole_step, scene, form, name), form)
         for form in scene.formats
         for name in ("mpo", "plain")
     ]

@@ -86,10 +86,13 @@ class Case:
         What is special about it.
     run : callable
         Returns the numbers.
+    precision : str
+        Number format; 'tf32' lets products of float32 use tensor cores.
     """
 
     name: str
     run: Callable[[], Values]
+    precision: str = "fp16"
 
 
 Section: TypeAlias = Callable[[Scene], list[Case]]

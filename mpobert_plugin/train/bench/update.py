@@ -43,8 +43,8 @@ def update(scene: Scene) -> list[Case]:
         device and the host do. timm's LAMB takes part where timm is installed.
     """
     return [
-        Case("clipping, loss scale and LAMB", partial(_timed, scene)),
-        Case("operations, launches and waits", partial(_counted, scene)),
+        Case("clipping, loss scale and LAMB", partial(_timed, scene), scene.formats[0]),
+        Case("operations, launches and waits", partial(_counted, scene), scene.formats[0]),
     ]
 
 

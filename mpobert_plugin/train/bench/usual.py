@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpobert_plugin.locate import base_of, layer_names
+from mpobert_plugin.train.data.batches import Batch
 from mpobert_plugin.train.data.samples import IGNORED
 from mpobert_plugin.train.objective import Objective
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from mpobert_plugin.train.data.batches import Batch
     from mpobert_plugin.train.objective import Losses
 
 _SCALE = 65536.0
@@ -93,6 +93,25 @@ def dense_labels(batch: Batch) -> Tensor:
     # Places that are not used say position 0, where nothing is ever asked for, and no label.
     empty = torch.full_like(batch.input_ids, IGNORED)
     return empty.scatter(1, batch.positions, batch.labels)
+
+
+def pieces_of(batch: Batch, size: int) -> list[Batch]:
+    """Return a batch cut into smaller ones.
+
+    Parameters
+    ----------
+    batch : Batch
+        On any device.
+    size : int
+        Samples of each.
+
+    Returns
+    -------
+    list of Batch
+        Views of it.
+    """
+    cut = zip(*(torch.split(tensor, size) for tensor in vars(batch).values()), strict=True)
+    return [Batch(*tensors) for tensors in cut]
 
 
 def compile_model(model: PreTrainedModel, what: str, everywhere: bool) -> None:

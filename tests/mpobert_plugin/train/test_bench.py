@@ -28,7 +28,7 @@ from mpobert_plugin.train.bench.text import made_up_corpus
 from mpobert_plugin.train.bench.timing import Pace, compared
 from mpobert_plugin.train.bench.trained import trained
 from mpobert_plugin.train.bench.unstacked import PlainLamb, unstacked
-from mpobert_plugin.train.bench.usual import dense_labels
+from mpobert_plugin.train.bench.usual import Usual, dense_labels, pieces_of
 from mpobert_plugin.train.bench.watch import Stopwatch
 from mpobert_plugin.train.lamb import Lamb
 from mpobert_plugin.train.processes import Processes
@@ -296,9 +296,43 @@ def test_unstacked_plain_lamb_gives_the_same_steps():
         torch.testing.assert_close(mine.detach(), piece.detach(), rtol=1e-12, atol=1e-12)
 
 
-def test_labels_at_all_positions():
+def test_labels_at_all_positions_and_pieces():
     batch = tiny.batch_of()
     assert torch.equal(dense_labels(batch), tiny.dense_labels(batch))
+    pieces = pieces_of(batch, 3)
+    assert [len(piece.sizes) for piece in pieces] == [3, 1]
+    assert torch.equal(torch.cat([piece.labels for piece in pieces]), batch.labels)
+
+
+def test_the_usual_loop_has_the_gradients_of_the_engine(scene):
+    model = make_bert(scene)
+    one = trained(scene, model, 2)
+    one.engine.scale.value.fill_(65536.0)
+    one.passes()
+    expected = one.engine.gradients.flat.clone()
+    for size in (4, 2):
+        one.engine.gradients.clear()
+        pieces = [piece for batch in one.batches for piece in pieces_of(batch, size)]
+        Usual(model, pieces, one.counts, torch.float32, everywhere=False).passes()
+        torch.testing.assert_close(one.engine.gradients.flat, expected, rtol=1e-3, atol=1e-2)
+
+
+def test_products_of_float32_are_rounded_for_tf32_alone(corpus, tmp_path, monkeypatch):
+    seen = {}
+    cases = [
+        Case(
+            name,
+            lambda name=name: (
+                seen.setdefault(name, torch.get_float32_matmul_precision()) and {"mpo": {"ms": 1.0}}
+            ),
+            name,
+        )
+        for name in ("tf32", "fp32")
+    ]
+    monkeypatch.setitem(SECTIONS, "network", lambda _scene: cases)
+    run_bench(["network"], options(data=corpus.folder), tmp_path, device=CPU)
+    assert seen == {"tf32": "high", "fp32": "highest"}
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_a_failure_is_written_and_the_next_case_runs(corpus, tmp_path, monkeypatch):
@@ -427,6 +461,9 @@ def test_scaling_and_parts_under_torchrun(corpus, tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# torch warns of what its own compiler does, and of the TF32 that it was told not to use.
+@pytest.mark.filterwarnings("ignore")
 def test_a_gpu_is_measured_in_every_section(tmp_path):
     words = [word for word in WORDS if "hidden_size" not in word and "intermediate" not in word]
     words += ["model.hidden_size=64", "model.intermediate_size=128"]
