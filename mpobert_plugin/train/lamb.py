@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.train.trust import trust_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -149,17 +150,16 @@ class Lamb(Optimizer):
         _move_moments(group["betas"], means, squares, grads, keep)
         corrections = _corrections(group, _count(states, keep), keep)
         directions = _directions(group, members, corrections, means, squares)
-        for parameter, direction in zip(members, directions, strict=True):
-            step = -group["lr"] * direction if isinstance(group["lr"], Tensor) else direction
-            scale = 1.0 if step is not direction else -group["lr"]
-            factor = keep
-            if group["adapt"]:
-                trust = trust_ratio(parameter, direction, group["stacked"], group["max_trust"])
-                factor = trust if keep is None else trust * keep
-            if factor is None:
-                parameter.add_(step, alpha=scale)
-            else:
-                parameter.addcmul_(step, factor.to(step.dtype), value=scale)
+        factor = -group["lr"] if keep is None else -group["lr"] * keep
+        if group["adapt"]:
+            stacked, most = group["stacked"], group["max_trust"]
+            factors = trust_ratios(members, directions, stacked, most, factor)
+            _move(members, directions, factors)
+        elif isinstance(factor, Tensor):
+            torch._foreach_mul_(directions, factor.to(members[0]))
+            torch._foreach_add_(members, directions)
+        else:
+            torch._foreach_add_(members, directions, alpha=factor)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
@@ -231,39 +231,13 @@ def _corrections(
     return (1.0 - beta1**count).to(dtype), (1.0 - beta2**count).sqrt().to(dtype)
 
 
-def trust_ratio(weight: Tensor, direction: Tensor, stacked: bool, most: float = math.inf) -> Tensor:
-    """Return the quotient of the norms of weight and direction, 1 where either is zero.
-
-    Parameters
-    ----------
-    weight, direction : Tensor
-        Of equal shape.
-    stacked : bool
-        Whether each slice of the first axis has a quotient of its own.
-    most : float
-        Largest quotient.
-
-    Returns
-    -------
-    Tensor
-        (slices, 1, ...) when stacked, otherwise a scalar; float32 at least.
-
-    Examples
-    --------
-    >>> w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    >>> trust_ratio(w, torch.ones(2, 2) / 2**0.5, stacked=True).tolist()
-    [[5.0], [1.0]]
-    """
-    dims = tuple(range(1, weight.dim())) if stacked else None
-    dtype = torch.promote_types(weight.dtype, torch.float32)
-    above, below = (
-        torch.abs(t).to(dtype)
-        if dims == ()
-        else torch.linalg.vector_norm(t, dim=dims, keepdim=stacked, dtype=dtype)
-        for t in (weight, direction)
-    )
-    quotient = (above / below).clamp(max=most)
-    return torch.where((above > 0) & (below > 0), quotient, 1.0)
+def _move(members: list[Tensor], directions: list[Tensor], factors: list[Tensor]) -> None:
+    for parameter, direction, factor in zip(members, directions, factors, strict=True):
+        if factor.dtype == parameter.dtype:
+            parameter.addcmul_(direction, factor)
+        else:
+            # The product in float32, where half precision has too few digits.
+            parameter.add_(direction.to(factor.dtype) * factor)
 
 
 def _directions(

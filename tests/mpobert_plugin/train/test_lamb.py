@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mpobert_plugin.errors import ConfigError
-from mpobert_plugin.train.lamb import Lamb, trust_ratio
+from mpobert_plugin.train.lamb import Lamb
+from mpobert_plugin.train.trust import trust_ratio
 
 CASE = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
