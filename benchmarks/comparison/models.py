@@ -17,9 +17,11 @@ from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertFor
 
 import mpobert_plugin as mp
 import tensornet as tn
+from mpobert_plugin.parts import linears_of
 
 SQUARE = ("query", "key", "value", "attention_output")
 FEED_FORWARD = ("ffn_in", "ffn_out")
+BRANCH_ENDS = ("attention_output", "ffn_out")
 SOURCE, STARTED = "albert", "mpo5-from-albert"
 # Widths and ranks of feed-forward layers are chosen in steps that tensor cores like.
 _STEP = 8
@@ -28,7 +30,11 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all models have; `wide` is (hidden, heads) of the wider ALBERT."""
+    """Sizes that all models have, and how they start.
+
+    Matrices have the deviation `std`, those at the ends of residual branches `branch` times as
+    much; `wide` is (hidden, heads) of the wider ALBERT.
+    """
 
     layers: int = 6
     hidden: int = 256
@@ -38,6 +44,7 @@ class Sizes:
     vocabulary: int = 8192
     positions: int = 128
     std: float = 0.02
+    branch: float = 1.0
     wide: tuple[int, int] = (320, 5)
 
     def host(self, **other: Any) -> dict[str, Any]:
@@ -62,20 +69,30 @@ def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def damped(model: Any, factor: float) -> Any:
+    """Return the plain model with the ends of its residual branches multiplied, in place."""
+    with torch.no_grad():
+        for role in BRANCH_ENDS if factor != 1.0 else ():
+            weights = [linear.weight for linear in linears_of(model, role).values()]
+            for weight in {id(weight): weight for weight in weights}.values():
+                weight.mul_(factor)
+    return model
+
+
 def bert(sizes: Sizes, **other: Any) -> Any:
-    return BertForPreTraining(BertConfig(**sizes.host(**other)))
+    return damped(BertForPreTraining(BertConfig(**sizes.host(**other))), sizes.branch)
 
 
 def albert(sizes: Sizes, **other: Any) -> Any:
     options = {"embedding_size": sizes.embedding, "classifier_dropout_prob": 0.0, **other}
-    return AlbertForPreTraining(AlbertConfig(**sizes.host(**options)))
+    return damped(AlbertForPreTraining(AlbertConfig(**sizes.host(**options))), sizes.branch)
 
 
 def converted(sizes: Sizes, **options: Any) -> Any:
     """Return a fresh converted model whose matrices have the same variance as the plain ones."""
     host = sizes.host(embedding_size=sizes.embedding, classifier_dropout_prob=0.0)
-    layers = host.pop("num_hidden_layers")
-    return mp.build("mpobert-12", num_layers=layers, branch_multiplier=1.0, **host, **options)
+    fixed = {"num_layers": host.pop("num_hidden_layers"), "branch_multiplier": sizes.branch}
+    return mp.build("mpobert-12", **fixed, **host, **options)
 
 
 def five(sizes: Sizes) -> Any:

@@ -40,9 +40,9 @@ class Recipe:
     """Sizes, steps and settings of all runs; `rates` are the factors of the rate that are tried."""
 
     text: str
-    steps: int
-    probe_steps: int
-    tune_steps: int
+    steps: int = 2500
+    probe_steps: int = 800
+    tune_steps: int = 600
     sizes: Sizes = field(default_factory=Sizes)
     settings: dict[str, Any] = field(default_factory=dict)
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -55,25 +55,31 @@ class Recipe:
         return PretrainConfig(steps=steps, seed=seed, eval_every=max(1, steps // 8), **chosen)
 
 
-WIDER = Sizes(std=0.06)
-SMALL = {"batch_size": 128, "lr": 1e-3, "warmup_ratio": 0.06}
+# As wide as Xavier's at this width, with residual branches that start small: the layers with the
+# norm behind the sum then pass on what they get, and attention is sharp enough to learn.
+DAMPED = Sizes(std=0.06, branch=1 / 6)
+BASE: dict[str, Any] = {"batch_size": 128, "lr": 1e-3, "warmup_ratio": 0.06}
 
+# In the order in which they are to be tried.
 RECIPES = {
-    "wide-start": Recipe(
-        "initial deviation 0.06, 16k tokens a step, AdamW 1e-3",
-        steps=5000, probe_steps=1200, tune_steps=1200, sizes=WIDER, settings=SMALL,
+    "damped": Recipe(
+        "deviation 0.06, branches / 6, 16k tokens a step, AdamW 1e-3", sizes=DAMPED, settings=BASE
     ),
-    "wide-start-lower": Recipe(
-        "the same at 5e-4",
-        steps=5000, probe_steps=1200, tune_steps=1200, sizes=WIDER, settings={**SMALL, "lr": 5e-4},
-    ),
-    "usual-start": Recipe(
-        "initial deviation 0.02, 16k tokens a step, AdamW 1e-3",
-        steps=5000, probe_steps=1200, tune_steps=1200, settings=SMALL,
+    "usual": Recipe("deviation 0.02, 16k tokens a step, AdamW 1e-3", settings=BASE),
+    "more-steps": Recipe(
+        "as damped, twice as many steps of 8k tokens",
+        steps=5000,
+        probe_steps=1600,
+        tune_steps=1200,
+        sizes=DAMPED,
+        settings={**BASE, "batch_size": 64},
     ),
     "lamb": Recipe(
-        "initial deviation 0.06, 16k tokens a step, LAMB 4e-3",
-        steps=5000, probe_steps=1200, tune_steps=1200, sizes=WIDER,
-        settings={**SMALL, "optimizer": "lamb", "lr": 4e-3, "beta2": 0.999},
+        "as damped, LAMB 4e-3",
+        sizes=DAMPED,
+        settings={**BASE, "optimizer": "lamb", "lr": 4e-3, "beta2": 0.999},
     ),
-}  # fmt: skip
+    "four-layers": Recipe(
+        "as damped, four layers", sizes=Sizes(layers=4, std=0.06, branch=1 / 4), settings=BASE
+    ),
+}

@@ -15,7 +15,7 @@ STAGES = ("probe", "speed", "tune", "main")
 RESULT = "result.json"
 # No seed of the comparison itself is used to choose anything.
 TRIAL_SEED = 100
-_SPEED_STEPS = 150
+_SPEED_STEPS = 200
 
 
 @dataclass(frozen=True)

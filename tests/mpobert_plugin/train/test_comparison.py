@@ -59,6 +59,10 @@ def test_six_models_have_as_many_parameters_within_one_percent():
     assert found["albert"] < min(matched) < max(matched) < found["bert"]
 
 
+def test_four_layers_match_too():
+    assert models.counts(recipe.RECIPES["four-layers"].sizes)["mpo5"] == 2_390_658
+
+
 def test_models_that_cannot_match_are_named():
     with pytest.raises(ValueError, match=r"parameters must be within 1% of .*'albert-wide'"):
         models.counts(dataclasses.replace(models.Sizes(), wide=(1024, 16)))
@@ -82,6 +86,18 @@ def asks_to_stop(text):
     """Stand for a deadline that comes with a line of the log."""
     if text.startswith("step 4/"):
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_models_of_one_width_start_with_the_same_deviations():
+    small = {"hidden": 64, "inner": 128, "heads": 2}
+    sizes = dataclasses.replace(TINY, **small, std=0.06, branch=0.25)
+    for name in ("bert", "albert", "mpo5", "mpo3", "shared-lora"):
+        model = models.build(name, sizes, seed=0)
+        plain = model if name in ("bert", "albert") else models.mp.merge(model)
+        for role in (*models.SQUARE, *models.FEED_FORWARD):
+            wanted = 0.06 * (0.25 if role in models.BRANCH_ENDS else 1.0)
+            for linear in models.linears_of(plain, role).values():
+                assert float(linear.weight.detach().std()) == pytest.approx(wanted, rel=0.05)
 
 
 def test_the_queue_goes_on_after_a_stop(corpus, tiny, tmp_path):
@@ -155,13 +171,11 @@ def test_a_lost_run_is_a_result(corpus, tiny, monkeypatch, tmp_path):
     assert "| tiny | bert | 0.01 | 40 | lost |" in show.trials_table(tmp_path, "tune")
 
 
-def test_tables_and_curves(corpus, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "_SPEED_STEPS", 4)
+def test_tables(corpus, tiny, tmp_path):
     place = worker.Place(corpus, tmp_path, "cpu")
-    plan = [
-        task for task in tasks.main_tasks("tiny", 2, rates(1.0)) if task.model in ("bert", "mpo5")
-    ]
-    assert run.drain([*plan, *tasks.speed_tasks("tiny")[:1]], place, lambda _text: None) == 0
+    plan = [task for task in tasks.main_tasks("tiny", 2, rates(1.0)) if task.model == "mpo5"]
+    others = [tasks.Task("main", "tiny", "bert", 0, 8), tasks.Task("speed", "tiny", "mpo5", 0, 4)]
+    assert run.drain([*plan, *others], place, lambda _text: None) == 0
     text = show.markdown(tmp_path, "tiny")
     assert "8 steps, 0.0 million tokens a run, 1 runs at a time on one cpu." in text
     row = next(line for line in text.splitlines() if line.startswith("| MPOBERT, five cores |"))
@@ -185,19 +199,19 @@ def test_curves(corpus, tiny, tmp_path):
 @pytest.mark.slow
 def test_several_runs_at_a_time(corpus, tmp_path):
     """As on a GPU: processes of their own, which know the recipes of the module alone."""
-    task = tasks.Task("speed", "wide-start", "bert", 0, 1)
+    task = tasks.Task("speed", "damped", "bert", 0, 1)
     place = worker.Place(corpus, tmp_path, "cpu", side_by_side=2, deadline=time.time() - 1.0)
     assert run.drain([task], place, lambda _text: None) == 1
-    words = [str(corpus), str(tmp_path), "--stage", "speed", "--recipe", "wide-start"]
+    words = [str(corpus), str(tmp_path), "--stage", "speed", "--recipe", "damped"]
     assert run.main([*words, "--seconds", "0", "--side-by-side", "2", "--device", "cpu"]) == 3
 
 
 def test_stages_and_recipes_are_checked(tmp_path):
-    with pytest.raises(SystemExit, match=r"recipe must be one of wide-start, .*, got 'wide'"):
+    with pytest.raises(SystemExit, match=r"recipe must be one of damped, .*, got 'wide'"):
         tasks.tasks_of("main", ["wide"], 5, tmp_path, tuned=False)
     with pytest.raises(SystemExit, match="the stage tune takes one --recipe, got "):
         tasks.tasks_of("tune", list(recipe.RECIPES), 5, tmp_path, tuned=False)
-    plan = tasks.tasks_of("main", ["wide-start"], 5, tmp_path, tuned=False)
+    plan = tasks.tasks_of("main", ["damped"], 5, tmp_path, tuned=False)
     assert len(plan) == len({task.name for task in plan}) == 40
 
 
