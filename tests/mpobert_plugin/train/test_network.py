@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from contextlib import nullcontext
 from functools import partial
 
@@ -18,7 +19,16 @@ from mpobert_plugin.strategy import TRAINING
 from mpobert_plugin.train.run import pretrain
 from mpobert_plugin.train.settings import PretrainConfig
 from tests.mpobert_plugin.train.computing import HOSTS, apart, batches, engine_of, model_of, stepped
-from tests.mpobert_plugin.train.test_run import Stop, interrupted, losses, same, weights
+from tests.mpobert_plugin.train.test_run import (
+    ONE_STEP,
+    Stop,
+    interrupted,
+    losses,
+    run,
+    same,
+    updates_agree,
+    weights,
+)
 from tests.mpobert_plugin.train.tiny_run import BASE, corpus_in, fresh
 
 BITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -158,6 +168,20 @@ def test_m22_a_resumed_half_run_is_the_same_bit_for_bit(corpus, tmp_path, monkey
     pretrain(fresh(5, **rates), corpus, config, tmp_path / "cut", device="cpu")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_same_model_in_half_precision(corpus, tmp_path):
+    config = ONE_STEP.replace(micro_batch=2, precision="bf16", network="half", recompute="layers")
+    words = ("steps=1", "eps=1.0", "micro_batch=2", "precision=bf16", "network=half")
+    done = run(
+        subprocess.run, tmp_path / "many", corpus, *words, "recompute=layers",
+        world=2, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pretrain(fresh(), corpus, config, tmp_path / "one", device="cpu")
+    assert updates_agree(weights(tmp_path / "many"), weights(tmp_path / "one"))
+    assert losses(tmp_path / "many") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
 
 
 def test_checkpoints_do_not_know_how_the_network_computed(corpus, tmp_path):
