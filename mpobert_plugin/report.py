@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpobert_plugin.spec import BankSpec
 
 SAVES_NOTHING = (
-    "Nothing is saved: without a cut and without sharing, cores store as much as the matrices or "
+    "Nothing is saved: cores that are neither cut nor shared store as much as the matrices or "
     "more. Ask for sharing= (with fit= where layers differ), ratio=, max_params= or max_bond=, and "
     "look at the errors here before trusting the result."
 )

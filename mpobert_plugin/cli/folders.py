@@ -119,6 +119,9 @@ def check_target(out: Path, source: Path, force: bool) -> None:
     here, there = source.resolve(), out.resolve()
     if here == there or there in here.parents:
         raise ConfigError(f"--out must be another folder than {source}, got {out}.")
+    file = next((place for place in out.parents if place.exists() and not place.is_dir()), None)
+    if file is not None:
+        raise ConfigError(f"--out must lie in a folder, got {out} in the file {file}.")
     if not out.exists():
         return
     if not out.is_dir():

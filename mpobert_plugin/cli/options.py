@@ -36,8 +36,8 @@ def read_config(path: Path | None) -> MPOConfig | None:
     if path is None:
         return None
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} must be JSON, got a file that is none: {error}.") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{path} must hold one object of options, got {fields!r}.")
@@ -73,9 +73,10 @@ def structured(name: str, text: str | None) -> Any:
     if text is None or not (text[:1] in "[{" or text in ("true", "false")):
         return text
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--{name} must be a word or JSON, got {text!r}: {error}.") from error
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        shown = text if len(text) <= 80 else f"{text[:80]} ..."
+        raise ConfigError(f"--{name} must be a word or JSON, got {shown!r}: {error}.") from error
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     options : mapping of str to object
-        Options by name; None and empty lists stand for not given.
+        Options by name; None stands for not given.
 
     Returns
     -------
@@ -93,7 +94,17 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> given_options({"n": 3, "rtol": None, "targets": []})
-    {'n': 3}
+    >>> given_options({"n": 3, "rtol": None, "sharing": []})
+    {'n': 3, 'sharing': []}
     """
-    return {name: value for name, value in options.items() if value is not None and value != []}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object; of a name that comes twice, one would be lost."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} comes twice in one object")
+    return fields

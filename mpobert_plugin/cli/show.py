@@ -82,10 +82,14 @@ def _of_matrices(name: str, matrices: Sequence[MatrixReport]) -> tuple[str, ...]
 
 
 def check_picture(path: Path | None, force: bool) -> None:
-    """Refuse a picture of an unknown format, or one that would replace a file."""
+    """Refuse a picture of an unknown format, in no folder, or one that would replace a file."""
     if path is None:
         return
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--plot must end in {', '.join(FORMATS)}, got {path.name!r}.")
     if path.exists() and not force:
         raise ConfigError(f"{path} is there already. Name another file, or pass --force.")
+    if path.is_dir():
+        raise ConfigError(f"--plot must be a file, got the folder {path}.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot must lie in a folder that is there, got {path}.")

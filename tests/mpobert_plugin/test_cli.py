@@ -205,7 +205,7 @@ class TestLooking:
 
     def test_a_conversion_that_saves_nothing_says_so(self, bert, tmp_path):
         text = run("convert", bert, "-o", tmp_path / "out").stdout
-        assert "Nothing is saved: without a cut and without sharing" in text
+        assert "Nothing is saved: cores that are neither cut nor shared store" in text
 
 
 class TestFaults:
