@@ -306,19 +306,6 @@ def test_a_plan_prints_is_a_value_and_says_what_it_counts():
     assert query_bank(model).strategy == Strategy()
 
 
-def test_the_published_way_is_for_training_alone_and_never_chosen():
-    model = made("groups, adapters")
-    set_now = mp.set_strategy(model, "reference")
-    assert set_now == Strategy("reference", "cached")
-    assert "reference" not in [cost.name for cost in mp.plan_reconstruction(model).costs]
-    with pytest.raises(ConfigError, match="'reference'"):
-        mp.set_strategy(model, "reference", when="evaluation")
-    mp.set_strategy(model, "batched")
-    kept = saved_bytes(model)
-    mp.set_strategy(model, "reference")
-    assert saved_bytes(model) > kept
-
-
 def test_the_multiply_adds_of_a_plan_are_those_of_the_recipe():
     model = mp.convert(tiny_bert(), sharing="all", fit="mean")
     banks = [bank for bank in model.bert.mpo.stacked() if isinstance(bank, mp.MPOBank)]
