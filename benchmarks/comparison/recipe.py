@@ -60,7 +60,6 @@ class Recipe:
 DAMPED = Sizes(std=0.06, branch=1 / 6)
 BASE: dict[str, Any] = {"batch_size": 128, "lr": 1e-3, "warmup_ratio": 0.06}
 
-# In the order in which they are to be tried.
 RECIPES = {
     "damped": Recipe(
         "deviation 0.06, branches / 6, 16k tokens a step, AdamW 1e-3", sizes=DAMPED, settings=BASE
@@ -83,3 +82,5 @@ RECIPES = {
         "as damped, four layers", sizes=Sizes(layers=4, std=0.06, branch=1 / 4), settings=BASE
     ),
 }
+# What is tried, in this order; four layers are for the case that six never leave the plateau.
+PROBED = ("damped", "usual", "more-steps", "lamb")

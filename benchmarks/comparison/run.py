@@ -48,7 +48,7 @@ def drain(tasks: Sequence[Task], place: Place, say: Say = print) -> int:
 def _one_by_one(tasks: list[Task], place: Place, say: Say) -> None:
     for task in tasks:
         if ready(task, place.out) and time.time() < place.deadline:
-            say(_told(task, run_task(task, place), place))
+            say(_told(task, run_task(task, RECIPES[task.recipe], place), place))
 
 
 def _side_by_side(tasks: list[Task], place: Place, say: Say) -> None:
@@ -61,7 +61,7 @@ def _side_by_side(tasks: list[Task], place: Place, say: Say) -> None:
             for task in [task for task in waiting if ready(task, place.out)]:
                 if len(running) < place.side_by_side and time.time() < place.deadline:
                     waiting.remove(task)
-                    running[pool.submit(run_task, task, place)] = task
+                    running[pool.submit(run_task, task, RECIPES[task.recipe], place)] = task
             if not running:
                 break
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -95,7 +95,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("corpus", type=Path, help="what corpus.py wrote")
     parser.add_argument("out", type=Path, help="a folder for each run")
     parser.add_argument("--stage", choices=STAGES, required=True)
-    parser.add_argument("--recipe", nargs="+", default=list(RECIPES), help="name, or several")
+    parser.add_argument("--recipe", default="best", help="name, or what the stage probe found best")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--models", nargs="+", help="these alone")
     parser.add_argument("--untuned", action="store_true", help="main at the recipe's own rate")

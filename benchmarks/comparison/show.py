@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.models import MODELS
-from benchmarks.comparison.tasks import RESULT, TRIAL_SEED
+from benchmarks.comparison.tasks import RESULT, TRIAL_SEED, known
 from benchmarks.comparison.worker import records
 
 SCORES = ("masked_loss", "masked_accuracy", "order_accuracy")
@@ -166,7 +166,7 @@ def _axes() -> tuple[Any, Any, Any]:
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--recipe", default="", help="tables and curves of this one")
+    parser.add_argument("--recipe", default="best", help="tables and curves of this one")
     parser.add_argument("--stage", default="main", help="stage of the curves")
     parser.add_argument("--markdown", type=Path, help="file for the tables; else they are printed")
     parser.add_argument("--picture", type=Path)
@@ -175,9 +175,10 @@ def main(words: Sequence[str]) -> None:
     if given.log:
         log_curve(given.log, given.picture)
         return
+    recipe = known(given.recipe, given.out)
     if given.picture:
-        curves(given.out, given.recipe, given.picture, given.stage)
-    text = markdown(given.out, given.recipe) if given.recipe else trials_table(given.out, "probe")
+        curves(given.out, recipe, given.picture, given.stage)
+    text = markdown(given.out, recipe)
     if given.markdown:
         given.markdown.write_text(text, encoding="utf-8")
     else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.models import MODELS, SOURCE, STARTED
-from benchmarks.comparison.recipe import RECIPES, Recipe
+from benchmarks.comparison.recipe import PROBED, RECIPES
 
 STAGES = ("probe", "speed", "tune", "main")
 RESULT = "result.json"
@@ -98,21 +98,31 @@ def best_rates(name: str, out: Path) -> dict[str, float]:
     return {model: rate for model, (_, rate) in found.items()}
 
 
-def known_recipe(name: str) -> Recipe:
-    """Return a recipe by name; the names are told when it is unknown."""
+def best_recipe(out: Path) -> str:
+    """Return the recipe with which the plain BERT had the least held-out loss of masked tokens."""
+    found = {}
+    for task in probe_tasks(PROBED):
+        result = task.result(out)
+        if result is None:
+            raise SystemExit(f"the stage probe lacks {task.name}: run it first, or name a recipe.")
+        found[task.recipe] = result.get("held_out", {}).get("masked_loss", float("inf"))
+    return min(found, key=lambda name: found[name])
+
+
+def known(name: str, out: Path) -> str:
+    """Return the name of a recipe, found out for 'best'; the names are told when it is unknown."""
+    if name == "best":
+        return best_recipe(out)
     if name not in RECIPES:
-        raise SystemExit(f"recipe must be one of {', '.join(RECIPES)}, got {name!r}.")
-    return RECIPES[name]
+        raise SystemExit(f"recipe must be best or one of {', '.join(RECIPES)}, got {name!r}.")
+    return name
 
 
-def tasks_of(stage: str, names: Sequence[str], seeds: int, out: Path, tuned: bool) -> list[Task]:
+def tasks_of(stage: str, recipe: str, seeds: int, out: Path, tuned: bool) -> list[Task]:
     """Return the tasks of a stage in the order in which they are to be run."""
-    recipes = {name: known_recipe(name) for name in names}
     if stage == "probe":
-        return probe_tasks(recipes)
-    if len(recipes) != 1:
-        raise SystemExit(f"the stage {stage} takes one --recipe, got {', '.join(recipes)}.")
-    (name,) = recipes
+        return probe_tasks(PROBED if recipe == "best" else [known(recipe, out)])
+    name = known(recipe, out)
     if stage == "speed":
         return speed_tasks(name)
     if stage == "tune":

@@ -22,7 +22,7 @@ import torch
 from transformers import AlbertForPreTraining
 
 from benchmarks.comparison.models import SOURCE, build, count
-from benchmarks.comparison.recipe import RECIPES
+from benchmarks.comparison.recipe import Recipe
 from benchmarks.comparison.tasks import RESULT, Task
 from mpobert_plugin.errors import DivergenceError
 from mpobert_plugin.train import Samples, open_corpus, pretrain
@@ -49,12 +49,11 @@ class Place:
     deadline: float = float("inf")
 
 
-def run_task(task: Task, place: Place) -> str:
+def run_task(task: Task, recipe: Recipe, place: Place) -> str:
     """Return 'done', or 'left' when the deadline came first; the folder has the rest."""
     if time.time() >= place.deadline:
         return "left"
     folder = place.out / task.name
-    recipe = RECIPES[task.recipe]
     source = _source(task, place.out)
     model = build(task.model, recipe.sizes, task.seed, source)
     config = recipe.config(task.steps, task.seed, task.rate).replace(workers=place.workers)
@@ -125,10 +124,10 @@ def wish_at(deadline: float) -> Iterator[None]:
 
 
 @torch.no_grad()
-def judged(model: Any, place: Place, recipe: Any) -> dict[str, float]:
+def judged(model: Any, place: Place, samples_like: Any) -> dict[str, float]:
     """Return losses and accuracies over the whole held-out text, in float32."""
     held_out = open_corpus(place.corpus / "held-out")
-    samples = Samples(held_out, replace(recipe, seed=_JUDGE_SEED))
+    samples = Samples(held_out, replace(samples_like, seed=_JUDGE_SEED))
     size = min(_JUDGE_BATCH, len(samples))
     objective, device = Objective(model.eval()), model.device
     totals = torch.zeros(6, device=device)

@@ -125,7 +125,7 @@ def test_the_queue_goes_on_after_a_stop(corpus, tiny, tmp_path):
 def test_a_deadline_ends_a_run_with_a_checkpoint(corpus, tiny, tmp_path):
     place = worker.Place(corpus, tmp_path, "cpu", deadline=time.time() + 1.0)
     task = tasks.Task("main", "tiny", "bert", 0, 5000)
-    assert worker.run_task(task, place) == "left"
+    assert worker.run_task(task, RECIPE, place) == "left"
     assert list((tmp_path / task.name / "checkpoints").glob("step-*"))
     assert task.result(tmp_path) is None
 
@@ -137,7 +137,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(corpus, tiny, tmp_path
         place = worker.Place(corpus, tmp_path / name, "cpu")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "_quiet", say)
-            first = worker.run_task(task, place)
+            first = worker.run_task(task, RECIPE, place)
         assert first == ("done" if name == "whole" else "left")
         run.drain([task], place, lambda _text: None)
         found.append(task.result(place.out)["held_out"])
@@ -196,23 +196,36 @@ def test_curves(corpus, tiny, tmp_path):
     assert min((tmp_path / name).stat().st_size for name in ("a.png", "b.png")) > 5000
 
 
-@pytest.mark.slow
-def test_several_runs_at_a_time(corpus, tmp_path):
-    """As on a GPU: processes of their own, which know the recipes of the module alone."""
-    task = tasks.Task("speed", "damped", "bert", 0, 1)
-    place = worker.Place(corpus, tmp_path, "cpu", side_by_side=2, deadline=time.time() - 1.0)
-    assert run.drain([task], place, lambda _text: None) == 1
-    words = [str(corpus), str(tmp_path), "--stage", "speed", "--recipe", "damped"]
-    assert run.main([*words, "--seconds", "0", "--side-by-side", "2", "--device", "cpu"]) == 3
+@pytest.mark.slow  # each process imports everything anew
+def test_several_runs_at_a_time(corpus, tiny, tmp_path):
+    plan = [task for task in tasks.main_tasks("tiny", 1, rates(1.0)) if task.model in NAMES]
+    place = worker.Place(corpus, tmp_path / "pool", "cpu", side_by_side=2)
+    said = []
+    late = dataclasses.replace(place, deadline=time.time() - 1.0)
+    assert run.drain(plan, late, said.append) == 2
+    assert run.drain(plan, place, said.append) == 0
+    alone = worker.Place(corpus, tmp_path / "alone", "cpu")
+    assert run.drain(plan, alone, said.append) == 0
+    for task in plan:
+        found = [task.result(place.out)["held_out"] for place in (place, alone)]
+        assert found[0] == found[1]
 
 
-def test_stages_and_recipes_are_checked(tmp_path):
-    with pytest.raises(SystemExit, match=r"recipe must be one of damped, .*, got 'wide'"):
-        tasks.tasks_of("main", ["wide"], 5, tmp_path, tuned=False)
-    with pytest.raises(SystemExit, match="the stage tune takes one --recipe, got "):
-        tasks.tasks_of("tune", list(recipe.RECIPES), 5, tmp_path, tuned=False)
-    plan = tasks.tasks_of("main", ["damped"], 5, tmp_path, tuned=False)
+def test_recipes_are_known_or_found_by_their_probes(tmp_path):
+    with pytest.raises(SystemExit, match=r"recipe must be best or one of damped, .*, got 'wide'"):
+        tasks.tasks_of("main", "wide", 5, tmp_path, tuned=False)
+    plan = tasks.tasks_of("main", "damped", 5, tmp_path, tuned=False)
     assert len(plan) == len({task.name for task in plan}) == 40
+    with pytest.raises(SystemExit, match="the stage probe lacks damped-probe-bert-rate1-seed100"):
+        tasks.tasks_of("tune", "best", 5, tmp_path, tuned=False)
+    probes = tasks.tasks_of("probe", "best", 5, tmp_path, tuned=False)
+    for task, loss in zip(probes, (6.1, 6.9, 5.8, None), strict=True):
+        (tmp_path / task.name).mkdir()
+        found = {} if loss is None else {"held_out": {"masked_loss": loss}}
+        (tmp_path / task.name / tasks.RESULT).write_text(json.dumps({**vars(task), **found}))
+    assert {task.recipe for task in tasks.tasks_of("tune", "best", 5, tmp_path, True)} == {
+        "more-steps"
+    }
 
 
 def test_every_recipe_gives_settings():
