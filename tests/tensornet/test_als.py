@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,8 @@ def test_enough_steps_solve_the_equations_of_one_core(k, dtype):
     # What a state says is missing is what is missing of the core that it holds.
     assert np.allclose(found.missing, problem.target - spread(found.core, sides, problem))
     assert np.allclose(found.weighted, found.missing @ problem.metric)
+    # What is left of the residual is rounding: there is no further step.
+    assert als._improved(found, sides, problem, effort) is found
 
 
 def test_the_first_step_goes_as_far_as_pays_along_the_residual():
@@ -94,7 +98,7 @@ def test_directions_are_conjugate():
     cores = centered(problem, cores, 0)
     sides, state = frames(cores, 0, NUMPY), als._state(cores, 0, problem)
     made = [als._improved(state, sides, problem, Effort(steps=n, idle=0.0)) for n in range(5)]
-    steps = [b.core - a.core for a, b in zip(made, made[1:], strict=False)]
+    steps = [b.core - a.core for a, b in itertools.pairwise(made)]
     spreads = [spread(step, sides, problem) @ problem.root for step in steps]
     for i, one in enumerate(spreads):
         for two in spreads[i + 1 :]:
@@ -163,12 +167,12 @@ def test_sweeps_end_at_the_goal_or_where_they_gain_little():
     full = refine(cores, None, problem, Effort(sweeps=12, enough=0.0))
     history = full.history
     assert len(history) > 4
-    assert all(b <= a for a, b in zip(history, history[1:], strict=False))
+    assert all(b <= a for a, b in itertools.pairwise(history))
     goal = 0.5 * (history[1] + history[2])
     assert refine(cores, None, problem, Effort(goal=goal, enough=0.0)).history == history[:3]
     assert refine(cores, None, problem, Effort(goal=2 * history[0])).history == history[:1]
     assert refine(cores, None, problem, Effort(sweeps=2, enough=0.0)).history == history[:3]
-    gains = [1.0 - b / a for a, b in zip(history, history[1:], strict=False)]
+    gains = [1.0 - b / a for a, b in itertools.pairwise(history)]
     small = next(k for k, gain in enumerate(gains) if gain < 1e-2)
     assert refine(cores, None, problem, Effort()).history == history[: small + 2]
 

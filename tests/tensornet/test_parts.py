@@ -71,7 +71,7 @@ def test_factorize_is_the_most_even_one():
 
 @pytest.mark.parametrize("n", [3, 4])
 def test_factors_have_the_least_sum_and_then_the_least_largest_one(n):
-    for size in [*range(1, 130), 144, 210, 216, 240, 360, 420, 1800]:
+    for size in [*range(1, 130), 144, 210, 216, 240, 360, 420, 2160]:
         divisors = [d for d in range(1, size + 1) if size % d == 0]
         found = [
             (*rest, size // math.prod(rest))
