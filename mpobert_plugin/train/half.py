@@ -29,9 +29,10 @@ class HalfCopies:
 
     Everything but the cores and adapters of banks has a copy: biases, norms, embeddings, heads,
     and the matrices of a plain model. Banks rebuild their matrices from the float32 cores and
-    round them once, so that these are the working copies. Norms, softmax and the losses take
-    their sums in float32 on the way, as torch's kernels do for half-precision inputs; what layers
-    hand to each other is in half precision, where autocast keeps the output of a norm in float32.
+    round them once, so that these are the working copies. On a GPU, norms and fused attention
+    take their sums in float32, as torch's kernels do for inputs in half precision, and the losses
+    do everywhere; what layers hand to each other is in half precision, where autocast keeps the
+    output of a norm in float32.
 
     Gradients of the copies are added to the float32 ones of the masters as they come.
 

@@ -112,16 +112,19 @@ def make_network(model: PreTrainedModel, gradients: Gradients, config: PretrainC
     form, calls = config.format(), None
     if config.compile != "none" or config.recompute != "none":
         calls = LayerCalls(model, config.compile, config.recompute)
-    half = is_half(config.network, form)
+    fused = model.config._attn_implementation == "sdpa"
+    half = is_half(config.network, form, fused and model.device.type == "cuda")
     return Network(form, HalfCopies(model, gradients, form.dtype) if half else None, calls)
 
 
-def is_half(network: str, form: Precision) -> bool:
+def is_half(network: str, form: Precision, fits: bool) -> bool:
     """Return whether a network reads copies in half precision.
 
-    By itself with float16 alone: against float32, gradients of a half network of 12 plain layers
+    By itself in float16 alone: against float32, gradients of a half network of 12 plain layers
     were off by 2e-3 in float16 (6e-4 with autocast) and by 1.4e-2 in bfloat16 (4e-3), whose eight
-    bits are few for norms and for what layers hand to each other.
+    bits are few for norms and for what layers hand to each other. And only with fused attention on
+    a GPU: other attention would take its softmax in half precision, and on a CPU torch keeps the
+    statistics of norms in half precision.
 
     Parameters
     ----------
@@ -129,6 +132,8 @@ def is_half(network: str, form: Precision) -> bool:
         The setting.
     form : Precision
         The number format.
+    fits : bool
+        Whether the device and the host's attention sum in float32.
 
     Returns
     -------
@@ -138,9 +143,9 @@ def is_half(network: str, form: Precision) -> bool:
     Examples
     --------
     >>> from mpobert_plugin.train.precision import Precision
-    >>> [is_half("auto", Precision(name)) for name in ("fp16", "bf16", "fp32")]
+    >>> [is_half("auto", Precision(name), True) for name in ("fp16", "bf16", "fp32")]
     [True, False, False]
     """
     if network == "auto":
-        return form.dtype == torch.float16
+        return fits and form.dtype == torch.float16
     return network == "half" and form.dtype != torch.float32
