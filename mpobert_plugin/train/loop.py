@@ -21,6 +21,7 @@ from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.optimizers import Rates, set_rate
 from mpobert_plugin.train.progress import Progress
 from mpobert_plugin.train.state import read_state, write_state
+from mpobert_plugin.train.tokens import write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -328,5 +329,4 @@ class Loop:
     def _write(self, folder: Path) -> None:
         parts = self.parts
         write_state(folder, parts.model, parts.engine.optimizer, parts.parameters)
-        tokenizer = parts.samples.corpus.folder / "tokenizer.json"
-        (folder / tokenizer.name).write_bytes(tokenizer.read_bytes())
+        write_tokenizer(folder, parts.model, parts.samples)
