@@ -195,3 +195,13 @@ def test_digits_beyond_single_precision_are_found_in_double():
     near = tuple(core + 1e-3 * rng.normal(size=core.shape) for core in cores)
     fit = refine(near, None, exact, Effort(sweeps=30, steps=60, enough=0.0, idle=0.0))
     assert fit.history[-1] < 1e-11
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_sweeps_that_single_precision_has_ended_go_on_in_double(seed):
+    problem, cores = drawn(seed)
+    fit = refine(cores, None, problem, Effort(sweeps=100, steps=60, enough=0.0, idle=0.0))
+    state = als._state(fit.cores, fit.center, problem)
+    residual = gathered(state.weighted, frames(fit.cores, fit.center, NUMPY), problem)
+    assert fit.history[-1] > 0.1
+    assert np.linalg.norm(residual) < 1e-10 * np.linalg.norm(state.weighted)
