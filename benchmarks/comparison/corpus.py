@@ -1,6 +1,6 @@
 """The text of the comparison: every fiftieth document is held out, the others are trained on.
 
-$ python benchmarks/comparison/corpus.py corpus.txt.xz prepared --workers 2
+$ python -m benchmarks.comparison.corpus corpus.txt.xz prepared --workers 2
 
 writes ``prepared/train`` and ``prepared/held-out``, as `mpobert prepare` does, with one vocabulary.
 """

@@ -18,6 +18,7 @@ from benchmarks.comparison.models import MODELS
 from benchmarks.comparison.tasks import RESULT, TRIAL_SEED, known
 from benchmarks.comparison.worker import records
 
+MARKS = ("<!-- tables of the comparison -->", "<!-- end of the tables -->")
 SCORES = ("masked_loss", "masked_accuracy", "order_accuracy")
 
 
@@ -112,6 +113,15 @@ def markdown(out: Path, recipe: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def put(text: str, file: Path) -> None:
+    """Write the tables between their marks in a file, whose other text stays; or behind it."""
+    before = file.read_text(encoding="utf-8") if file.is_file() else ""
+    start, found, rest = before.partition(MARKS[0])
+    behind = rest.partition(MARKS[1])[2] if found else "\n"
+    whole = f"{start.rstrip()}\n\n" if start.strip() else ""
+    file.write_text(f"{whole}{MARKS[0]}\n\n{text}\n{MARKS[1]}{behind}", encoding="utf-8")
+
+
 def curves(out: Path, recipe: str, picture: Path, stage: str = "main") -> None:
     """Draw the held-out loss of masked tokens over the steps: mean and range over the seeds."""
     plt, figure, axes = _axes()
@@ -168,7 +178,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--recipe", default="best", help="tables and curves of this one")
     parser.add_argument("--stage", default="main", help="stage of the curves")
-    parser.add_argument("--markdown", type=Path, help="file for the tables; else they are printed")
+    parser.add_argument(
+        "--markdown", type=Path, help="file for the tables, between marks; else they are printed"
+    )
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--log", type=Path, help="draw this log of one run instead")
     given = parser.parse_args(words)
@@ -180,7 +192,7 @@ def main(words: Sequence[str]) -> None:
         curves(given.out, recipe, given.picture, given.stage)
     text = markdown(given.out, recipe)
     if given.markdown:
-        given.markdown.write_text(text, encoding="utf-8")
+        put(text, given.markdown)
     else:
         print(text)
 
