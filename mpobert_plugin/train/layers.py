@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.locate import base_of, layer_names
@@ -19,7 +19,22 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-_TOGETHER = partial(checkpoint, use_reentrant=False, preserve_rng_state=True)
+# What takes long to compute: products of matrices and attention.
+_PRODUCTS = [
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    )
+]
+_WHOLE = partial(checkpoint, use_reentrant=False)
+_BUT_PRODUCTS = partial(_WHOLE, context_fn=partial(create_selective_checkpoint_contexts, _PRODUCTS))
 
 
 class LayerCalls:
@@ -39,7 +54,9 @@ class LayerCalls:
     compiled : str
         'none', or 'layers': each layer by ``torch.compile``.
     recompute : str
-        'none', 'layers', or 'every_2', 'every_3', 'every_4': the first of so many layers.
+        'none', 'layers', or 'every_2', 'every_3', 'every_4': the first of so many layers. Or
+        'selective': all layers, but for products of matrices and attention, whose results are
+        kept; norms, activations and dropout are computed again.
     backend : str or callable
         As ``torch.compile`` takes it.
 
@@ -65,6 +82,7 @@ class LayerCalls:
         base = base_of(model)
         layers = [base.get_submodule(name) for name in layer_names(model)]
         every = _every(recompute)
+        checkpointing = _BUT_PRODUCTS if recompute == "selective" else _WHOLE
         self.recomputed = tuple(bool(every) and k % every == 0 for k in range(len(layers)))
         forwards: dict[type[nn.Module], Callable[..., Any]] = {}
         self._calls: list[tuple[nn.Module, Callable[..., Any]]] = []
@@ -76,7 +94,7 @@ class LayerCalls:
                     forwards[kind] = _compiled(kind, backend)
                 call = partial(forwards[kind], layer)
             if again:
-                call = partial(_again, CarryingCheckpoint(_TOGETHER, layer), call)
+                call = partial(_again, CarryingCheckpoint(checkpointing, layer), call)
             if call != layer.forward:
                 self._calls.append((layer, call))
 
@@ -102,7 +120,7 @@ class LayerCalls:
 def _every(recompute: str) -> int:
     if recompute == "none":
         return 0
-    return 1 if recompute == "layers" else int(recompute.removeprefix("every_"))
+    return 1 if recompute in ("layers", "selective") else int(recompute.removeprefix("every_"))
 
 
 def _again(

@@ -74,7 +74,7 @@ class PretrainConfig:
     reconstruction: str = _option("auto", "'auto', 'per_step' or 'per_micro_batch'.", free=True)
     network: str = _option("auto", "'half', 'autocast', or 'auto': half for fp16 on a GPU.")
     compile: str = _option("none", "'none', or 'layers' by torch.compile.", free=True)
-    recompute: str = _option("none", "'none', 'layers', or 'every_2' to 'every_4'.", free=True)
+    recompute: str = _option("none", "What runs again in backward.", free=True)
     guard: str = _option("stop", "'stop' or 'rollback' when the loss is lost.", free=True)
     guard_factor: float = _option(2.0, "Loss above this many times its mean is lost.", free=True)
     guard_skips: int = _option(50, "Steps skipped in a row that are too many.", free=True)

@@ -14,7 +14,7 @@ RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
 GUARDS = ("stop", "rollback")
 NETWORKS = ("auto", "half", "autocast")
 COMPILES = ("none", "layers")
-RECOMPUTES = ("none", "layers", "every_2", "every_3", "every_4")
+RECOMPUTES = ("none", "layers", "selective", "every_2", "every_3", "every_4")
 
 # The reference of the documentation is made from these three.
 WORDS = {
@@ -115,10 +115,19 @@ def check_words(config: Any) -> None:
                 f"{name} must be {', '.join(map(repr, words))}, got {value!r}. "
                 f"{did_you_mean(str(value), words)}"
             )
+    _check_together(config)
+
+
+def _check_together(config: Any) -> None:
     if config.network == "half" and config.precision in ("fp32", "tf32"):
         raise ConfigError(
             f"network='half' needs precision='fp16' or 'bf16', got {config.precision!r}. "
             "Use network='auto', which leaves float32 alone."
+        )
+    if config.recompute == "selective" and config.compile != "none":
+        raise ConfigError(
+            f"recompute='selective' needs compile='none', got {config.compile!r}. A compiled layer "
+            "chooses by itself what it computes again: use recompute='none', or 'layers'."
         )
 
 

@@ -71,7 +71,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("recompute", ["none", "layers"])
+@pytest.mark.parametrize("recompute", ["none", "layers", "selective"])
 @pytest.mark.parametrize("network", ["half", "autocast"])
 @pytest.mark.parametrize("host", ["bert", "whole bert", "mpobert"])
 def test_no_step_waits_for_the_device(host, network, recompute, no_waiting):
@@ -163,15 +163,17 @@ def peak(recompute, network):
 
 @pytest.mark.parametrize("network", ["half", "autocast"])
 def test_layers_that_run_again_take_less_memory(network):
-    none, some, all_ = (peak(recompute, network) for recompute in ("none", "every_2", "layers"))
-    assert all_ < some < none
+    words = ("none", "selective", "every_2", "layers")
+    none, selective, some, whole = (peak(recompute, network) for recompute in words)
+    assert whole < some < none
+    assert whole < selective < none
 
 
 def test_a_half_network_takes_less_memory_than_autocast():
     assert peak("none", "half") < peak("none", "autocast")
 
 
-@pytest.mark.parametrize("recompute", ["layers", "every_2"])
+@pytest.mark.parametrize("recompute", ["layers", "selective", "every_2"])
 def test_layers_that_run_again_give_the_same_bits(recompute, deterministic):
     wanted = stepped(gpu_engine(on_gpu(dropout=0.1), "fp16", "half"))[1]
     found = stepped(gpu_engine(on_gpu(dropout=0.1), "fp16", "half", recompute=recompute))[1]

@@ -32,7 +32,8 @@ def layers_of(model):
 
 
 @pytest.mark.parametrize(
-    ("host", "recompute"), [*((host, "layers") for host in HOSTS), ("mpobert", "every_2")]
+    ("host", "recompute"),
+    [*((h, "layers") for h in HOSTS), *((h, "selective") for h in HOSTS), ("mpobert", "every_2")],
 )
 def test_layers_that_run_again_give_the_same_bits_with_dropout(host, recompute):
     plain, wanted = stepped(engine_of(model_of(host, dropout=0.1).train()))
@@ -42,13 +43,15 @@ def test_layers_that_run_again_give_the_same_bits_with_dropout(host, recompute):
 
 
 @pytest.mark.parametrize("network", ["half", "autocast"])
-@pytest.mark.parametrize("once", [True, False])
-def test_the_same_bits_in_half_precision_and_with_matrices_of_the_step(network, once):
+@pytest.mark.parametrize(
+    ("once", "recompute"), [(True, "layers"), (False, "layers"), (True, "selective")]
+)
+def test_the_same_bits_in_half_precision_and_with_matrices_of_the_step(network, once, recompute):
     found = []
-    for recompute in ("none", "layers"):
+    for each in ("none", recompute):
         model = model_of("mpobert", layers=3, dropout=0.1).train()
         options = {"around": partial(accumulate, model)} if once else {}
-        engine = engine_of(model, "bf16", network, recompute=recompute, **options)
+        engine = engine_of(model, "bf16", network, recompute=each, **options)
         found.append(stepped(engine)[1])
     assert torch.equal(*found)
 
@@ -92,6 +95,31 @@ def test_layers_that_run_again_keep_less_alive():
         kept[recompute] = sum(held.values())
         del loss
     assert kept["layers"] < kept["every_2"] < kept["none"]
+
+
+def test_products_run_once_when_what_runs_again_is_selective():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Products(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.counts = {}
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name = func.__name__.split(".")[0]
+            self.counts[name] = self.counts.get(name, 0) + 1
+            return func(*args, **(kwargs or {}))
+
+    found = {}
+    for recompute in ("none", "selective", "layers"):
+        engine = engine_of(model_of("bert", layers=4), "bf16", "half", recompute=recompute)
+        with Products() as products:
+            engine.step(batches(1))
+        found[recompute] = products.counts
+    attention = next(name for name in found["none"] if name.startswith("_scaled_dot_product"))
+    for name in ("addmm", attention):
+        assert found["selective"][name] == found["none"][name] < found["layers"][name]
+    assert found["selective"]["gelu"] == found["layers"]["gelu"] == 2 * 4 + 1
 
 
 def test_outside_a_step_the_layers_are_their_own():
@@ -202,6 +230,16 @@ def test_a_layer_that_cannot_be_compiled_is_an_error(counter):
 def test_unknown_words_are_refused(name, word):
     with pytest.raises(ConfigError, match=f"{name} must be 'none', 'layers'.*got '{word}'"):
         PretrainConfig(**{name: word})
+
+
+def test_what_a_compiled_layer_chooses_by_itself():
+    message = (
+        "recompute='selective' needs compile='none', got 'layers'. A compiled layer chooses by "
+        "itself what it computes again: use recompute='none', or 'layers'."
+    )
+    with pytest.raises(ConfigError) as caught:
+        PretrainConfig(recompute="selective", compile="layers")
+    assert str(caught.value) == message
 
 
 def test_nothing_is_installed_without_need():
