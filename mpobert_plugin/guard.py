@@ -118,7 +118,7 @@ def _drop_marker(
 
 def _refuse_saving(_module: nn.Module, _prefix: str, _keep_vars: bool) -> None:
     raise ConversionError(
-        "a model with merged adapters cannot be saved as a converted one, since its merged "
-        "matrices have no cores. Call mpobert_plugin.unmerge_adapters(model) first, or save the "
-        "plain model that mpobert_plugin.merge(model) returns."
+        "a model with merged adapters cannot be saved or loaded as a converted one, since its "
+        "merged matrices have no cores. Call mpobert_plugin.unmerge_adapters(model) first, or "
+        "save the plain model that mpobert_plugin.merge(model) returns."
     )
