@@ -181,6 +181,7 @@ def test_a_gpu_is_measured_in_every_section(tmp_path):
     words += ["model.hidden_size=64", "model.intermediate_size=128"]
     command = ["bench", *words, "--out", str(tmp_path), "--model", "mpobert-12"]
     command += ["--format", "fp16", "--rounds", "2", "--turn", "0.05", "--accumulation", "2"]
+    command += ["--seconds", "40"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     rows = {(row["section"], row["case"]): row for row in Record.read(tmp_path / "bench.json").rows}
