@@ -79,7 +79,7 @@ def pretrain(
         _show_options()
         return
     with said("The last checkpoint is kept; give the command again to go on."):
-        if config is not None and "=" in config.name and not config.exists():
+        if config is not None and "=" in str(config) and not config.exists():
             # A first word that is no file.
             words, config = [str(config), *(words or [])], None
         order = settings_of(config, words or [])
