@@ -78,3 +78,22 @@ def test_both_ends_of_a_symmetric_chain_carry_a_large_scale():
     assert np.allclose(large[0], 2.0**200 * plain[0])
     assert np.allclose(large[1], plain[1])
     assert np.allclose(large[2], 2.0**200 * plain[2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "float64", "complex128"])
+def test_the_symmetric_gauge_splits_singular_values_evenly(dtype):
+    rng = np.random.default_rng(8)
+    w = rng.normal(size=(24, 24)) + (1j * rng.normal(size=(24, 24)) if dtype[0] == "c" else 0.0)
+    m = tn.mpo(w.astype(dtype), ((2, 3, 4), (4, 3, 2)), gauge="symmetric", bonds="full")
+    cores = [core.astype(np.result_type(core.dtype, "float64")) for core in m.cores]
+    tensor = m.layout.fold(w.astype(dtype).astype(cores[0].dtype))
+    rtol = {"float16": 5e-3, "float32": 1e-5, "complex64": 1e-5}.get(dtype, 1e-10)
+    for bond in range(1, 3):
+        left, right = np.ones((1, 1)), np.ones((1, 1))
+        for core in cores[:bond]:
+            left = np.tensordot(left, core, 1).reshape(-1, core.shape[3])
+        for core in cores[: bond - 1 : -1]:
+            right = np.tensordot(core, right, 1).reshape(core.shape[0], -1)
+        values = np.linalg.svd(tensor.reshape(len(left), -1), compute_uv=False)
+        for gram in (left.conj().T @ left, right @ right.conj().T):
+            assert np.allclose(gram, np.diag(values), atol=rtol * values[0])

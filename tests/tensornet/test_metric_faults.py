@@ -92,3 +92,12 @@ def test_rounding_in_a_metric_is_forgiven() -> None:
     assert tn.mpo(W, 2, metric=noisy, max_bond=1).certificate.relative_error > 0
     low = (H[:, :1] @ H[:1]).astype(np.float32)  # rank 1: eigenvalues of either sign by rounding
     assert tn.mpo(W, 2, metric=(low + low.T) / 2, max_bond=1).certificate.relative_error < 1
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e9])
+@pytest.mark.parametrize("shape", [((4, 1), (1, 6)), ((2, 2), (2, 3))])
+def test_the_norm_is_that_in_the_metric_as_given(shape: Any, scale: float) -> None:
+    W, H = sample(4, 6)
+    certificate = tn.mpo(1e3 * W, shape, metric=scale * H, max_bond=2).certificate
+    norm = 1e3 * np.sqrt(scale * np.trace(W @ H @ W.T))
+    assert certificate.norm == pytest.approx(norm, rel=1e-12)
