@@ -29,7 +29,7 @@ from mpobert_plugin.train.run import pretrain
 
 DOCS = [f"Text {k} is here. It goes on with {k * k}. Then it ends." for k in range(12)]
 # Six steps for an epoch, as the corpus has twelve windows.
-LONG = {"steps": 14, "batch_size": 2, "micro_batch": 1, "save_every": 1, "log_every": 1}
+LONG = {"steps": 10, "batch_size": 2, "micro_batch": 1, "save_every": 1, "log_every": 1}
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
@@ -273,7 +273,7 @@ def full_disk(folder, corpus):
     found = {}
     whole = folder / "whole"
     alone(train, corpus, whole, still)
-    last = whole / "checkpoints" / "step-000000014"
+    last = whole / "checkpoints" / "step-000000010"
     sizes = sorted({p.stat().st_size for p in last.iterdir()})
     for size in sizes:
         out = folder / f"run{size}"

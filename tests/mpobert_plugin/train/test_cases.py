@@ -101,7 +101,7 @@ def case_of(seed, special_in_words, masking):
 
 
 @pytest.mark.parametrize("kind", ["token", "word", "ngram"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_m14_m15_what_is_masked_and_how_often(kind, seed):
     masking = Masking(kind, 0.15, most=100)
     chosen, masks, unchanged, other = case_of(seed, kind == "token", masking)

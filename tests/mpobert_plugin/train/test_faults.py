@@ -16,9 +16,10 @@ from mpobert_plugin.train import PretrainConfig
 from tests.mpobert_plugin.train.tiny_run import BASE
 
 ROOT = Path(__file__).parents[3]
+END = 10  # steps of the runs that are killed
 SCRIPT = Path(__file__).parent / "forked.py"
 QUICK = (
-    "splits", "overflow", "kills:3:0", "prepare_kills:3:0", "crash_points", "full_disk", "lock",
+    "splits", "overflow", "kills:3:0", "prepare_kills:3:0", "crash_points", "lock",
 )  # fmt: skip
 
 
@@ -139,9 +140,9 @@ def check_kills(folder, number):
     own = folder / "kills"
     for count in range(kills["runs"]):
         run = own / f"cut{count}"
-        assert same(state(own / "whole", 14)[0], state(run, 14)[0])
-        assert same(state(own / "whole", 14)[1], state(run, 14)[1])
-        assert state(own / "whole", 14)[2]["progress"] == state(run, 14)[2]["progress"]
+        assert same(state(own / "whole", END)[0], state(run, END)[0])
+        assert same(state(own / "whole", END)[1], state(run, END)[1])
+        assert state(own / "whole", END)[2]["progress"] == state(run, END)[2]["progress"]
         losses = [
             {record["step"]: record["loss"] for record in log(r)} for r in (own / "whole", run)
         ]
@@ -190,9 +191,10 @@ def test_dying_at_any_operation_on_the_disk_leaves_a_whole_checkpoint(quick):
 
 
 # ----------------------------------------------------------------------- disk and folder
-def test_a_full_disk_at_any_file_leaves_the_checkpoint_before(quick):
-    files = found(quick, "full_disk")
-    assert len(files) == 5
+@pytest.mark.slow
+def test_a_full_disk_at_any_file_leaves_the_checkpoint_before(tmp_path):
+    files = found(run(tmp_path, "full_disk"), "full_disk")
+    assert len(files) >= 5
     for entry in files.values():
         assert entry["step"] == 1
         assert entry["told"] == entry["left"] == []

@@ -178,7 +178,7 @@ def test_models_that_are_none(corpus, tmp_path, model):
         ["Short.", "A longer one is here. And goes on.", "x y z"],
     ],
 )
-@pytest.mark.parametrize("task", ["sentence_order", "full"])
+@pytest.mark.parametrize("task", ["sentence_order", pytest.param("full", marks=pytest.mark.slow)])
 def test_little_text_works(tmp_path, docs, task):
     """One document, one sentence for each, texts far shorter than a window."""
     corpus = prepare(docs, tmp_path / "data", Vocabulary(size=60))

@@ -123,6 +123,7 @@ def test_m22_workers_that_prepare_batches_change_no_bit(corpus, whole, tmp_path,
     same(whole(True, False), run)
 
 
+@pytest.mark.slow
 def test_m22_a_run_may_be_cut_at_every_step(corpus, whole, tmp_path):
     """Start anew after each step, as a machine that is taken away every minute would make it."""
     run = tmp_path / "run"
@@ -223,6 +224,7 @@ def test_damaged_files_are_named_and_the_checkpoint_before_is_used(
     same(whole(True, False), run)
 
 
+@pytest.mark.slow
 def test_without_a_whole_checkpoint_the_run_begins_anew(corpus, whole, tmp_path):
     run = cut(whole(True, False), tmp_path / "run", 2, 9)
     for step in (2, 9):
@@ -276,6 +278,7 @@ def test_a_checkpoint_of_another_model_is_refused(corpus, whole, tmp_path):
         pretrain(fresh(hidden_size=32), corpus, CONFIG, run, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_setting_that_did_not_exist_yet_had_its_default(corpus, whole, tmp_path):
     from mpobert_plugin.train import checkpoint as module
 
