@@ -226,6 +226,18 @@ def test_a_layer_that_cannot_be_compiled_is_an_error(counter):
     assert not any("forward" in vars(layer) for layer in layers_of(model))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_machine_without_a_compiler_is_named():
+    def broken(graph, inputs):
+        raise RuntimeError("there is no compiler here")
+
+    torch._dynamo.reset()
+    engine = engine_of(model_of("bert"), compiled="layers", backend=broken)
+    with pytest.raises(ConfigError, match=r"got BertLayer and: .*there is no compiler here"):
+        engine.step(batches(1))
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize(("name", "word"), [("compile", "layer"), ("recompute", "every_5")])
 def test_unknown_words_are_refused(name, word):
     with pytest.raises(ConfigError, match=f"{name} must be 'none', 'layers'.*got '{word}'"):
