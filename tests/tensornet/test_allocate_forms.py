@@ -87,3 +87,15 @@ def test_refusals(Ws, options, kind, text):
 def test_unknown_places(key):
     with pytest.raises(errors.OptionError, match="be a name or a place of one of 2 matrices"):
         tn.allocate([ONE, TWO], ratio=0.5)[key]
+
+
+@pytest.mark.parametrize("limit", [{"rtol": 0.3}, {"max_params": 300}, {"ratio": 0.5}])
+@pytest.mark.parametrize("measure", ["relative", "absolute"])
+def test_matrices_without_a_norm_take_the_least(limit, measure):
+    W = np.random.default_rng(0).normal(size=(16, 16)) * np.exp(-np.arange(16) / 3.0)
+    found = tn.allocate({"zero": np.zeros((16, 16)), "w": W}, **limit, measure=measure)
+    assert found["zero"].bonds == (1,) * (found["zero"].layout.n_sites - 1)
+    assert found["zero"].relative_error == 0.0
+    assert found["w"].relative_error <= 0.3
+    nothing = tn.allocate([np.zeros((4, 4))], rtol=0.5, measure=measure)
+    assert nothing.error == 0.0

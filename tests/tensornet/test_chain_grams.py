@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import chains
 from tensornet.backend import load_backend
-from tensornet.chain_grams import gathered, gathered_tails
+from tensornet.chain_grams import gathered, gathered_tails, round_gathered
 from tensornet.linalg import revealing_qr
 from tensornet.testing.strategies import layouts, mpo_cores
+from tensornet.truncation import Limits
 
 NUMPY = load_backend("numpy")
 SITES = ((4, 4, 4), (4, 4, 4))
@@ -145,3 +146,22 @@ def test_no_more_columns_than_needed(dtype):
     q, b = revealing_qr(np.zeros((5, 3)), NUMPY)
     assert np.allclose(q @ b, 0.0)
     assert np.allclose(q.T @ q, np.eye(q.shape[1]))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_where_gram_matrices_say_too_little_there_is_no_answer(side):
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(16, 16)))[0] for _ in range(2))
+    small = 10.0 ** -np.arange(16.0)  # what is cut at 1e-12 has drowned in its square
+    cores = [(left * small).reshape(1, 16, 16), right.reshape(16, 16, 1)]
+    cores.insert(1, np.eye(16)[:, None, :])
+    if side == "right":
+        cores = [core.transpose(2, 1, 0) for core in cores[::-1]]
+    found = gathered(tuple(cores), NUMPY)
+    caps = (1, 16, 16, 1)
+    assert round_gathered(found, Limits(caps, 1e-24), NUMPY) is None
+    cut = round_gathered(found, Limits(caps, 2e-6), NUMPY)
+    assert [core.shape[2] for core in cut.cores] == [4, 3, 1]
+    full = np.einsum("aib,bjc,ckd->ijk", *cores)
+    kept = np.einsum("aib,bjc,ckd->ijk", *cut.cores)
+    assert np.linalg.norm(full - kept) == pytest.approx(1.005e-3, rel=1e-3)
