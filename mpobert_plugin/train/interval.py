@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,8 @@ from mpobert_plugin.train.flops import flops_per_sample, peak_flops
 from mpobert_plugin.train.memory import memory_gib
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transformers import PreTrainedModel
 
     from mpobert_plugin.train.engine import StepResult
@@ -46,21 +48,35 @@ class Interval:
     summed: int = 0
 
     @classmethod
-    def begun(cls, device: torch.device) -> Interval:
-        """Return an empty interval that begins now.
+    def begun(cls, device: torch.device, kept: Mapping[str, Any] | None = None) -> Interval:
+        """Return an interval that begins now.
 
         Parameters
         ----------
         device : torch.device
             Where the sums are.
+        kept : mapping, optional
+            Output of `state`, when the interval began before a checkpoint.
 
         Returns
         -------
         Interval
-            Without steps.
+            Without steps, but for those that were summed before; their time is not known.
         """
-        sums = torch.zeros(4, device=device), torch.zeros(2, device=device)
-        return cls(*sums, time.monotonic())
+        found = kept or {"numbers": [0.0] * 4, "counts": [0.0] * 2, "summed": 0}
+        numbers, counts = (torch.tensor(found[k], device=device) for k in ("numbers", "counts"))
+        return cls(numbers, counts, time.monotonic(), summed=found["summed"])
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, so that the next line of the log is the same.
+
+        Returns
+        -------
+        dict
+            Sums and the number of steps in them.
+        """
+        sums = {"numbers": self.numbers.tolist(), "counts": self.counts.tolist()}
+        return {**sums, "summed": self.summed}
 
     def add(self, result: StepResult, loss: float) -> None:
         """Take in a step.

@@ -98,6 +98,7 @@ class Loop:
         self._ending = False
         self._left = False
         self._saved: int | None = None
+        self._kept: dict[str, Any] | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Take model, optimizer, scale and progress from a checkpoint.
@@ -118,6 +119,7 @@ class Loop:
         found = state["progress"]
         self.progress = Progress(**{**found, "health": Health(**found["health"])})
         self._saved = checkpoint.step
+        self._kept = state.get("interval")
 
     def run(self) -> bool:
         """Make the steps that are left.
@@ -145,7 +147,7 @@ class Loop:
     def _pass(self) -> bool:
         """Make steps up to the end, a wish to stop, or a loss; True when to go on from before."""
         progress, every = self.progress, self.config.save_every
-        self._interval = Interval.begun(_HOST)
+        self._interval, self._kept = Interval.begun(_HOST, self._kept), None
         for batches in self._batches():
             self._interval.waited += time.monotonic() - self._mark
             self._step(batches)
@@ -321,6 +323,7 @@ class Loop:
             **self.extra,
             "progress": asdict(progress),
             "scale": self.parts.engine.scale.state(),
+            "interval": self._interval.state(),
         }
         if self.processes.first:
             self.checkpoints.save(progress.step, self._write, state, progress.best_step)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.train import loop as loop_module
 from mpobert_plugin.train.checkpoint import Checkpoint
 from mpobert_plugin.train.data.prepare import Vocabulary, prepare
 from mpobert_plugin.train.data.samples import Samples
@@ -161,6 +162,51 @@ def test_m22_what_may_change_without_a_word(corpus, whole, tmp_path):
     assert not any("bit for bit" in text for text in said)
     a, b = tensors(whole(True, False)), tensors(run)
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(7, marks=pytest.mark.slow)])
+def test_m22_lines_of_the_log_between_which_a_run_was_cut_are_the_same(corpus, tmp_path, step):
+    config = CONFIG.replace(log_every=4, eval_every=6, eval_batches=2)
+    options = {"held_out": corpus, "device": "cpu"}
+    pretrain(model(True), corpus, config, tmp_path / "whole", **options)
+    run = cut(tmp_path / "whole", tmp_path / "run", step)
+    pretrain(model(True, 5), corpus, config, run, **options)
+    same(tmp_path / "whole", run)
+    for kind in ("train", "eval"):
+        found = [records(place, kind) for place in (tmp_path / "whole", run)]
+        names = ("step", "loss", "masked_loss", "order_loss", "masked_accuracy", "order_accuracy")
+        a, b = ([[record[name] for name in names] for record in lines] for lines in found)
+        assert a == b
+
+
+def lost_at(monkeypatch, step):
+    """Let the loss of a step be lost the first time."""
+    real, seen = loop_module.Loop._read, []
+
+    def read(self, late):
+        text = real(self, late)
+        if late.step != step or seen:
+            return text
+        seen.append(1)
+        return "planted"
+
+    monkeypatch.setattr(loop_module.Loop, "_read", read)
+
+
+def test_m22_a_run_that_went_back_resumes_bit_for_bit(corpus, whole, tmp_path, monkeypatch):
+    config = CONFIG.replace(guard="rollback")
+    with monkeypatch.context() as patch:
+        lost_at(patch, 7)
+        pretrain(model(True), corpus, config, tmp_path / "whole", device="cpu")
+    assert kept(tmp_path / "whole")["progress"]["offset"] > 0
+    assert kept(tmp_path / "whole")["progress"]["health"]["rollbacks"] == 1
+    other = tensors(whole(True, False))
+    assert not all(torch.equal(other[name], t) for name, t in tensors(tmp_path / "whole").items())
+    run = cut(tmp_path / "whole", tmp_path / "run", 9)
+    pretrain(model(True, 5), corpus, config, run, device="cpu")
+    a, b = tensors(tmp_path / "whole"), tensors(run)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert kept(tmp_path / "whole") == kept(run)
 
 
 def test_what_the_last_bits_depend_on(corpus):
