@@ -86,7 +86,8 @@ def pretrain(
         with step_bar() as bar:
             result = run(**order, say=bar.say, progress=bar.moved)
         state = "finished" if result.finished else f"stopped by {result.signal}"
-        typer.echo(f"{state} after step {result.step}: {result.checkpoint}")
+        if os.environ.get("RANK", "0") == "0":
+            typer.echo(f"{state} after step {result.step}: {result.checkpoint}")
 
 
 def _show_options() -> None:

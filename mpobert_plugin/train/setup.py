@@ -102,6 +102,7 @@ def set_up(
     model.train()
     _same_everywhere(model, processes)
     objective = Objective(model)
+    notes += _without_order(objective, config)
     engine = _engine(objective, _trained(model), config, processes, division.accumulation)
     notes += _leave_out_unreached(engine, samples, division)
     parameters = _trained(model)
@@ -157,6 +158,15 @@ def _fused_attention(model: PreTrainedModel) -> list[str]:
         return []
     model.set_attn_implementation("sdpa")
     return [f"Attention is computed by 'sdpa', where the model had {before!r}."]
+
+
+def _without_order(objective: Objective, config: PretrainConfig) -> list[str]:
+    if objective.has_order or config.task != "sentence_order":
+        return []
+    return [
+        "The model has no head for the order of two segments, so that masked tokens alone are "
+        "learned; task='full' fills the samples with running text."
+    ]
 
 
 def _widen(model: nn.Module) -> None:

@@ -129,6 +129,14 @@ def test_a_text_of_another_tokenizer_is_refused(run, tmp_path):
         start_model(str(run), other, 32)
 
 
+@pytest.mark.parametrize(("task", "told"), [("sentence_order", True), ("full", False)])
+def test_a_model_without_a_head_for_order_is_told_of(corpus, tmp_path, task, told):
+    said, config = [], BASE.replace(steps=1, task=task)
+    model = fresh(head="masked_lm")
+    pretrain(model, corpus, config, tmp_path / "run", device="cpu", say=said.append)
+    assert any("no head for the order of two segments" in text for text in said) is told
+
+
 @pytest.mark.parametrize("name", SMALL_PRESETS)
 def test_tiny_presets(name):
     model = mp.build(name, device="meta", vocab_size=8000)
