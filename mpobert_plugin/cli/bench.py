@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MODELS, FORMATS = ("mpobert-48", "mpobert-24", "mpobert-12"), ("fp16", "bf16", "fp32")
 _COLUMNS = {
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
-    "ms": ("ms", "{:.3g}"),
+    "ms": ("ms", "{:,.2f}"),
     "speed": ("times as fast", "{:.3f}"),
     "share_of_peak": ("of peak", "{:.3f}"),
     "memory_gib": ("GiB", "{:.2f}"),
@@ -179,7 +179,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         [case, name, *(_cell(values, key) for key in (*known, *others))]
         for case, name, values in lines
     ]
-    show_table(title, ("case", "contender", *heads), cells)
+    show_table(title, ("case", "contender", *heads), cells, wide=True)
 
 
 def _cell(values: Mapping[str, Any], key: str) -> str:

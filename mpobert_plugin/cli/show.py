@@ -27,14 +27,23 @@ def show_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+# Where no terminal tells a width, a log takes wide tables.
+_LOG_WIDTH = 160
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], wide: bool = False
+) -> None:
     """Print a table whose first column is text and whose others are numbers."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if wide and not console.is_terminal:
+        console = Console(width=max(console.width, _LOG_WIDTH))
+    console.print(table)
 
 
 def counts_of(report: ParameterReport) -> dict[str, Any]:
