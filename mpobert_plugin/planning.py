@@ -28,7 +28,7 @@ from mpobert_plugin.outside import outside_paths
 from mpobert_plugin.outside_specs import outside_matrices, outside_roles, outside_specs
 from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
 from mpobert_plugin.patterns import expand_targets
-from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.plan import MOST_LAYERS, ConversionPlan
 from mpobert_plugin.policies import by_role, shares_anything
 from mpobert_plugin.ranks import has_adapters, named_roles, rank_of
 from mpobert_plugin.repeated import check_copies, check_repeated
@@ -109,6 +109,11 @@ def make_plan(
     if sources is None and shares_anything(config.sharing) and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
+    if n_layers > MOST_LAYERS:
+        raise ConversionError(
+            f"model must have at most {MOST_LAYERS:,} layers, which is what a saved plan may "
+            f"name, got {n_layers:,}. Nothing was changed."
+        )
     if sources is not None:
         check_copies(model)
     adapted = _adapted_roles(model, config)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mpobert_plugin.bank import MPOBank
-from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.errors import ConfigError, ConversionError
 from mpobert_plugin.kept import Together, look
 from mpobert_plugin.locate import BANKS, base_of, check_model
 from mpobert_plugin.recompute import carry_values
@@ -120,13 +120,18 @@ def set_cache(model: object, enabled: bool) -> None:
     ------
     ConversionError
         When the model is not converted.
+    ConfigError
+        When `enabled` is neither True nor False.
 
     Examples
     --------
     >>> import mpobert_plugin as mp
     >>> set_cache(mp.build("mpobert-12", head="none", device="meta"), False)
     """
-    for bank in banks_of(model).stacked():
+    banks = banks_of(model)
+    if not isinstance(enabled, bool):
+        raise ConfigError(f"enabled must be True or False, got {enabled!r}.")
+    for bank in banks.stacked():
         if isinstance(bank, MPOBank):
             evaluation = "cached" if enabled else "batched"
             bank.strategy = replace(bank.strategy, evaluation=evaluation)

@@ -13,7 +13,14 @@ from transformers import BertModel
 
 import mpobert_plugin as mp
 from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, SharingError
-from tests.mpobert_plugin.models import assert_untouched, ids, logits, snapshot, tiny_bert
+from tests.mpobert_plugin.models import (
+    assert_untouched,
+    ids,
+    logits,
+    snapshot,
+    tiny_albert,
+    tiny_bert,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +102,17 @@ def test_roles_of_metrics() -> None:
     roles: Any = 7
     with pytest.raises(ConfigError, match="roles must list names, got 7"):
         mp.input_metrics(tiny_bert(), [ids()], roles)
+
+
+@pytest.mark.parametrize("enabled", ["False", 1, None])
+def test_a_cache_is_on_or_off(enabled: Any) -> None:
+    with pytest.raises(ConfigError, match="enabled must be True or False, got"):
+        mp.set_cache(mp.convert(tiny_bert(), targets=["query"]), enabled)
+
+
+def test_more_layers_than_a_saved_plan_may_name() -> None:
+    albert = tiny_albert()
+    before = snapshot(albert)
+    with pytest.raises(ConversionError, match=r"model must have at most 10,000 layers.* 10,001"):
+        mp.from_albert(albert, 10_001)
+    assert_untouched(albert, before)
