@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet import errors
+from tensornet import errors, shares
+from tensornet.backend import load_backend
+from tensornet.fronts import front_of
 
 RNG = np.random.default_rng(7)
 ONE, TWO = RNG.standard_normal((32, 32)), RNG.standard_normal((32, 64))
@@ -99,3 +101,27 @@ def test_matrices_without_a_norm_take_the_least(limit, measure):
     assert found["w"].relative_error <= 0.3
     nothing = tn.allocate([np.zeros((4, 4))], rtol=0.5, measure=measure)
     assert nothing.error == 0.0
+
+
+@pytest.mark.parametrize("keep_dense", [True, False])
+@pytest.mark.parametrize("budget", [250, 400, 700, 1000])
+def test_the_best_of_all_ways_to_begin_is_taken(budget, keep_dense):
+    rng = np.random.default_rng(2)
+    decays = (1.0, 4.0, 30.0)
+    Ws = [rng.normal(size=(16, 24)) * np.exp(-np.arange(24) / decay) for decay in decays]
+    fronts = [front_of(W, tn.matrix_layout(16, 24, 3), load_backend("numpy")) for W in Ws]
+    factors = [0.2, 0.3, 0.5]
+    found = shares.within_budget(fronts, factors, budget, keep_dense=keep_dense)
+    hulls = [front.hull(keep_dense=keep_dense) for front in fronts]
+    starts = [shares._climbed(hulls, factors, budget, 0.0)]
+    for cap in range(1, 20):
+        even = [shares._capped(front, cap, keep_dense=keep_dense) for front in fronts]
+        if sum(choice.params for choice in even) <= budget:
+            starts.append(even)
+            assert found.error <= sum(f * c.share for f, c in zip(factors, even, strict=True))
+    ends = [
+        shares._filled(fronts, factors, start, budget, keep_dense=keep_dense).error
+        for start in (starts[0], starts[-1])
+    ]
+    assert found.error <= min(ends)
+    assert found.params <= budget

@@ -14,6 +14,7 @@ from tensornet.backend import load_backend
 from tensornet.fitting import TensorSource, fitted
 from tensornet.limits import within
 from tensornet.narrow import SAFE_SHARE
+from tensornet.shapes import layouts_of
 from tensornet.truncation import Limits
 
 SITES = ((4, 4, 4), (4, 4, 4))
@@ -184,3 +185,14 @@ def test_bonds_that_are_alike_are_raised_where_that_gains_most():
     assert fitting._alike(sites, (flat, steep), 1000, (1, 3, 2, 1)) == (3, 2)
     nothing = np.array([9.0, 0, 0, 0, 0])
     assert fitting._alike(sites, (nothing, nothing), 1000, (1, 1, 1, 1)) == (1, 1)
+
+
+def test_rows_and_columns_are_tried_against_each_other():
+    found = {(layout.row_dims, layout.col_dims) for layout in layouts_of(8, 12, [2, 3])}
+    rising, falling = ((2, 4), (4, 2)), ((2, 6), (6, 2))
+    for rows in rising:
+        for cols in falling:
+            assert (rows, cols) in found
+    assert {((1, 2, 4), (3, 2, 2)), ((4, 2, 1), (2, 2, 3))} <= found
+    for rows, cols in found:
+        assert (math.prod(rows), math.prod(cols)) == (8, 12)

@@ -116,6 +116,7 @@ def test_the_largest_tail_is_that_of_the_worst_bond():
     assert max_tail(np.zeros((2, 2)), (1, 1, 1)) == 0.0
 
 
+@settings(max_examples=50)
 @given(layouts(max_sites=3, max_dim=5, max_size=100))
 def test_layouts_keep_their_limits(layout):
     assert 1 <= layout.n_sites <= 3
@@ -188,6 +189,7 @@ def test_three_axes_are_split_in_the_middle():
     assert np.linalg.matrix_rank(a.reshape(6, 6)) == 2
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_matrices_have_the_true_shape(data):
     layout = data.draw(layouts())
@@ -195,6 +197,7 @@ def test_matrices_have_the_true_shape(data):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_cores_fit_their_layout_and_no_bond_is_too_large(dtype, data):
     layout = data.draw(layouts())
