@@ -15,6 +15,7 @@ from mpobert_plugin.train.aside import clear_leftovers, write_json
 from mpobert_plugin.train.checkpoint import Checkpoints
 from mpobert_plugin.train.data.samples import Samples
 from mpobert_plugin.train.data.store import Corpus, open_corpus
+from mpobert_plugin.train.data.worker_errors import told_by_workers
 from mpobert_plugin.train.journal import Journal
 from mpobert_plugin.train.lock import held
 from mpobert_plugin.train.loop import Loop
@@ -150,7 +151,8 @@ def pretrain(
         notes = parts.notes + _go_on(loop, checkpoints, processes, extra)
         _begin(folder, journal, loop, {**config.to_dict(), **(origin or {})}, notes)
         try:
-            finished = loop.run()
+            with told_by_workers():
+                finished = loop.run()
         finally:
             journal.close()
         step = loop.progress.step
