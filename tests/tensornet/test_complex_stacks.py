@@ -57,3 +57,21 @@ def test_centers_of_complex_stacks_move(target):
         for site, core in enumerate(moved):
             if site != target:
                 assert_isometric(core[k], "left" if site < target else "right")
+
+
+def test_a_stack_that_would_break_its_promise_is_done_one_by_one(monkeypatch):
+    layout, backend = tn.matrix_layout(24, 36, SITES), array("W", STACK, 3)[0]
+    request = Request(None, None, 0.5, "central")
+
+    def overdrawn(*arguments, **options):
+        found = sweep_stack(*arguments, **options)
+        found.records[1].discarded[1] += 1e9
+        return found
+
+    monkeypatch.setattr(batches, "sweep_stack", overdrawn)
+    made = batches.decompose_batch(STACK, layout, request, backend, True)
+    assert [core.shape[0] for core in made.cores] == [3, 3, 3]
+    for m, matrix in zip(made, STACK, strict=True):
+        error = np.linalg.norm(m.to_matrix() - matrix) / np.linalg.norm(matrix)
+        assert error <= 0.5
+        assert m.certificate.relative_error == pytest.approx(error)
