@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 # The kernels that run the tutorials listen on this machine alone; their reminder that the line
 # is not encrypted would be the only output of a clean build.
@@ -31,6 +34,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib.bibtex",
+    "settings_table",
 ]
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
