@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 STARTS = (True, False, "gaussian")
+# What would go around the banks: copies of layers with banks of their own, and LoRA on tensors.
+_BEYOND = {
+    "layer_replication": "a repeated layer would read a copy of the banks that nobody trains or "
+    "saves. Deepen the model before: mpobert_plugin.from_albert(albert, num_layers).",
+    "target_parameters": "the tensors of a bank are no matrices. Name roles: "
+    "mpobert_plugin.peft.lora_config(model, targets=['query', 'value']).",
+}
 
 
 def check_options(config: Any) -> None:
@@ -27,9 +34,15 @@ def check_options(config: Any) -> None:
     Raises
     ------
     ConfigError
-        When it asks for another start than zeros in B, for a variant of LoRA, or for biases of
-        adapted layers alone.
+        When it asks for another start than zeros in B, for a variant of LoRA, for biases of
+        adapted layers alone, for repeated layers, or for LoRA on single tensors.
     """
+    for name, reason in _BEYOND.items():
+        if getattr(config, name, None):
+            raise ConfigError(
+                f"{name} must be left out on converted models, got {getattr(config, name)!r}: "
+                f"{reason}"
+            )
     start = config.init_lora_weights
     # 1 == True, but no option of PEFT.
     if not any(start is known or start == known for known in STARTS):

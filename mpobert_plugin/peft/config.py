@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
 from mpobert_plugin.needs import require
+from mpobert_plugin.options import own_number
 from mpobert_plugin.parts import module_beside
 from mpobert_plugin.peft.checks import check_names, check_options, check_saved
 
@@ -78,13 +80,23 @@ def lora_config(
     check_names(model, saved, "modules_to_save")
     if type(rank) is not int or rank < 1:
         raise ConfigError(f"rank must be an integer >= 1, got {rank!r}.")
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=rank if alpha is None else alpha,  # type: ignore[arg-type]
-        target_modules=_pattern(model, targets),
-        modules_to_save=saved or None,
-        **options,
-    )
+    scale = own_number(rank if alpha is None else alpha)
+    if type(scale) not in (int, float) or not 0 < scale < math.inf:
+        raise ConfigError(f"alpha must be a number above 0, got {alpha!r}.")
+    given: dict[str, Any] = {
+        "r": rank,
+        "lora_alpha": scale,
+        "target_modules": _pattern(model, targets),
+        "modules_to_save": saved or None,
+    }
+    try:
+        config = LoraConfig(**given, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"options must be some that peft.LoraConfig takes beside {', '.join(given)}, which are "
+            f"made here, got {', '.join(options)}: {error} Whatever needs a list of names for "
+            "target_modules goes into a LoraConfig of your own and mpobert_plugin.peft.register."
+        ) from error
     return register(config, model)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.errors import ModelTypeError
+from mpobert_plugin.errors import ConfigError, ModelTypeError
 from mpobert_plugin.locate import check_model
 from mpobert_plugin.merge import merged_copy
 from mpobert_plugin.needs import require
 from mpobert_plugin.peft.config import register
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from peft import PeftModel
     from transformers import PreTrainedModel
+
+CONFIG = "adapter_config.json"
 
 
 def load(model: PreTrainedModel, folder: str | Path, **options: Any) -> PeftModel:
@@ -65,6 +66,12 @@ def load(model: PreTrainedModel, folder: str | Path, **options: Any) -> PeftMode
     from peft import PeftConfig, PeftModel
 
     check_model(model)
+    # A name that is no folder would be looked up on a hub.
+    if not (Path(folder) / CONFIG).is_file():
+        raise ConfigError(
+            f"folder must be one that save_pretrained of a PEFT model wrote, got {str(folder)!r} "
+            f"without {CONFIG}."
+        )
     config = register(PeftConfig.from_pretrained(str(folder)), model)
     return PeftModel.from_pretrained(model, str(folder), config=config, **options)
 

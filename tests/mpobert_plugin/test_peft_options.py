@@ -30,6 +30,41 @@ class TestOptions:
         with pytest.raises(ConfigError, match=r"bias must be 'none' or 'all' .* got 'lora_only'"):
             mp.peft.lora_config(classifier(), bias="lora_only")
 
+    @pytest.mark.parametrize(
+        ("name", "value", "text"),
+        [
+            ("layer_replication", [[0, 2], [1, 3]], "would read a copy of the banks that nobody"),
+            ("target_parameters", ["central"], "the tensors of a bank are no matrices. Name roles"),
+        ],
+    )
+    def test_what_would_go_around_the_banks(self, name, value, text):
+        model = classifier()
+        message = rf"{name} must be left out on converted models, got .*{text}"
+        with pytest.raises(ConfigError, match=message):
+            mp.peft.lora_config(model, **{name: value})
+        config = mp.peft.lora_config(model)
+        setattr(config, name, value)
+        with pytest.raises(ConfigError, match=message):
+            mp.peft.register(config, model)
+
+    @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf"), "2", True])
+    def test_impossible_scales(self, alpha):
+        with pytest.raises(ConfigError, match=r"alpha must be a number above 0, got"):
+            mp.peft.lora_config(classifier(), alpha=alpha)
+
+    @pytest.mark.parametrize(
+        "options", [{"layers_to_transform": [0]}, {"lora_drop": 0.1}, {"target_modules": ["key"]}]
+    )
+    def test_options_that_peft_refuses(self, options):
+        message = rf"options must be some that peft\.LoraConfig takes .* got {next(iter(options))}:"
+        with pytest.raises(ConfigError, match=message):
+            mp.peft.lora_config(classifier(), **options)
+
+    def test_a_folder_without_an_adapter_is_never_looked_up_elsewhere(self, tmp_path):
+        for folder in (tmp_path, tmp_path / "nowhere", "somebody/adapter"):
+            with pytest.raises(ConfigError, match=r"folder must be one .* without adapter_config"):
+                mp.peft.load(classifier(), folder)
+
     def test_what_was_changed_after_registering_is_found_too(self):
         model = classifier()
         config = mp.peft.lora_config(model)
