@@ -254,6 +254,12 @@ def _metrics(
     """Return the metric of each matrix that the plan converts and that something enters."""
     inside = [spec.role for spec in plan.banks]
     beside = [spec.role for spec in plan.outside if spec.role in family_of(model).beside]
+    if not inside and not beside:
+        raise ConfigError(
+            "calibration weighs the inputs of matrices in the layers or beside them, got targets "
+            f"without any: {', '.join(spec.role for spec in plan.outside)}. Leave calibration out. "
+            "Nothing was changed."
+        )
     return input_metrics(model, calibration, list(dict.fromkeys([*inside, *beside])))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpobert_plugin.embedding import MPOEmbedding
 from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean, shorten
 from mpobert_plugin.reader import Reader
 
@@ -128,6 +129,33 @@ def check_saved(model: PreTrainedModel, names: object) -> None:
                 f"modules_to_save must name modules with tensors of their own, got {name!r}: "
                 f"{path} reads tensors of a bank. Name its role in targets instead, or train the "
                 "bank without PEFT: mpobert_plugin.freeze(model, train=['auxiliary', 'head'])."
+            )
+
+
+def check_tokens(model: PreTrainedModel, indices: object) -> None:
+    """Refuse to train single rows of an embedding that is an MPO: all rows share its cores.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model that is to be adapted.
+    indices : list of int, mapping of str to list of int, or None
+        Rows of the embedding of the tokens, or rows by names of modules.
+
+    Raises
+    ------
+    ConfigError
+        When such a module has its rows in a bank.
+    """
+    if not indices:
+        return
+    named = indices if isinstance(indices, Mapping) else None
+    for path, module in model.named_modules():
+        meant = any(_matches(name, [path]) for name in named) if named else path
+        if meant and isinstance(module, MPOEmbedding):
+            raise ConfigError(
+                f"trainable_token_indices must be left out where {path} is an MPO, got {indices!r}:"
+                " its rows share their cores. Convert the model without 'embedding' among targets."
             )
 
 

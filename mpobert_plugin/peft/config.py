@@ -13,7 +13,7 @@ from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
 from mpobert_plugin.needs import require
 from mpobert_plugin.options import own_number
 from mpobert_plugin.parts import module_beside
-from mpobert_plugin.peft.checks import check_names, check_options, check_saved
+from mpobert_plugin.peft.checks import check_names, check_options, check_saved, check_tokens
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -147,6 +147,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
         check_names(model, config.target_modules, "target_modules")
         check_names(model, config.modules_to_save, "modules_to_save")
         check_saved(model, config.modules_to_save)
+        check_tokens(model, config.trainable_token_indices)
     ask_before_merging()
     config._register_custom_module({MPOLinear: LoraMPOLinear})
     return config

@@ -47,6 +47,15 @@ class TestOptions:
         with pytest.raises(ConfigError, match=message):
             mp.peft.register(config, model)
 
+    @pytest.mark.parametrize("indices", [[1, 2], {"word_embeddings": [1, 2]}])
+    def test_rows_of_an_embedding_that_is_an_mpo(self, indices):
+        model = classifier(targets=["embedding", "query"])
+        message = r"left out where bert\.embeddings\.word_embeddings is an MPO, got"
+        with pytest.raises(ConfigError, match=message):
+            mp.peft.lora_config(model, trainable_token_indices=indices)
+        plain = adapted(classifier(), trainable_token_indices=indices)
+        assert any("trainable_tokens" in name for name in trained(plain))
+
     @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf"), "2", True])
     def test_impossible_scales(self, alpha):
         with pytest.raises(ConfigError, match=r"alpha must be a number above 0, got"):

@@ -116,3 +116,11 @@ def test_more_layers_than_a_saved_plan_may_name() -> None:
     with pytest.raises(ConversionError, match=r"model must have at most 10,000 layers.* 10,001"):
         mp.from_albert(albert, 10_001)
     assert_untouched(albert, before)
+
+
+def test_calibration_without_a_matrix_to_weigh() -> None:
+    model = tiny_bert()
+    before = snapshot(model)
+    with pytest.raises(ConfigError, match=r"got targets without any: embedding\. Leave calibrati"):
+        mp.convert(model, targets=["embedding"], calibration=[ids()])
+    assert_untouched(model, before)
