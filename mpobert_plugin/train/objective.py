@@ -84,6 +84,9 @@ class Objective(nn.Module):
     ----------
     model : transformers.PreTrainedModel
         With a head for masked tokens, and perhaps one for sentence order.
+    orders : bool
+        Whether the samples ask for sentence orders; without, the head of that task is left out, so
+        that decay does not move what no loss asks for.
 
     Raises
     ------
@@ -91,12 +94,12 @@ class Objective(nn.Module):
         When the model has no head for masked tokens.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, orders: bool = True) -> None:
         super().__init__()
         check_model(model)
         self.model = model
         self._tokens = _find(model, _TOKEN_HEADS)
-        self._orders = _find(model, _ORDER_HEADS)
+        self._orders = _find(model, _ORDER_HEADS) if orders else None
         if self._tokens is None:
             raise ModelTypeError(
                 f"model must have a head for masked tokens ({', '.join(_TOKEN_HEADS)}), got a "

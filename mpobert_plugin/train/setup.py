@@ -101,7 +101,7 @@ def set_up(
     move(model, processes.device)
     model.train()
     _same_everywhere(model, processes)
-    objective = Objective(model)
+    objective = Objective(model, config.task == "sentence_order")
     notes += _without_order(objective, config)
     engine = _engine(objective, _trained(model), config, processes, division.accumulation)
     notes += _leave_out_unreached(engine, samples, division)
@@ -163,10 +163,8 @@ def _fused_attention(model: PreTrainedModel) -> list[str]:
 def _without_order(objective: Objective, config: PretrainConfig) -> list[str]:
     if objective.has_order or config.task != "sentence_order":
         return []
-    return [
-        "The model has no head for the order of two segments, so that masked tokens alone are "
-        "learned; task='full' fills the samples with running text."
-    ]
+    text = "The model has no head for the order of two segments, so that masked tokens alone are"
+    return [f"{text} learned; task='full' fills the samples with running text."]
 
 
 def _widen(model: nn.Module) -> None:

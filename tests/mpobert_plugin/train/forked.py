@@ -378,7 +378,7 @@ def main(folder: str, *orders: str) -> None:
     corpus = corpus_in(root / "corpus")
     for order in orders:
         name, *numbers = order.split(":")
-        own = root / name
+        own = root / order.replace(":", "_")
         own.mkdir()
         start = time.monotonic()
         try:
@@ -386,7 +386,7 @@ def main(folder: str, *orders: str) -> None:
         except Exception:  # noqa: BLE001
             found = {"error": traceback.format_exc()}
         found["seconds"] = time.monotonic() - start
-        (root / f"{name}.json").write_text(json.dumps(found))
+        own.with_suffix(".json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -189,6 +189,26 @@ def test_m24_adapters_alone_are_trained(corpus, tmp_path):
         assert torch.equal(before[name], parameter) == ("adapter" not in name), name
 
 
+@pytest.mark.parametrize("name", ["AlbertForPreTraining", "BertForPreTraining"])
+@pytest.mark.parametrize("converted", [True, False])
+def test_m24_masked_tokens_alone_leave_the_head_of_orders(corpus, tmp_path, name, converted):
+    """Decay too: by Lamb it would take a tensor without gradient to zero in some hundred steps."""
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(MODELS[name])
+    if converted:
+        mp.convert(model, n=3)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    config = BASE.replace(steps=2, task="full", length=24)
+    said = []
+    pretrain(model, corpus, config, tmp_path / "run", device="cpu", say=said.append)
+    idle = [name for name, p in model.named_parameters() if torch.equal(before[name], p)]
+    assert len(idle) == 4
+    assert all("pooler" in name or "sop" in name or "seq_relationship" in name for name in idle)
+    (text,) = [text for text in said if "get no gradient" in text]
+    assert text.startswith("4 tensors get no gradient and stay as they are")
+    assert all(name in text for name in idle)
+
+
 def test_a_model_with_nothing_to_train_is_refused(corpus, tmp_path):
     model = fresh().requires_grad_(False)
     with pytest.raises(ConfigError, match="must have a parameter that is trained, got none"):

@@ -36,12 +36,24 @@ def run(folder, *orders):
     return folder
 
 
+SLOW = (
+    "kills:17:1:0", "kills:3:2:2", "prepare_kills:20:3", "full_disk", "group_signals:8:0",
+    "recompute",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("long"), *SLOW)
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     return run(tmp_path_factory.mktemp("quick"), *QUICK)
 
 
-def found(folder, name):
+def found(folder, order):
+    name = order.replace(":", "_")
     record = json.loads((folder / f"{name}.json").read_text())
     assert "error" not in record, record["error"]
     return record["found"]
@@ -134,10 +146,10 @@ def test_the_loss_scale_is_restored_with_the_run(quick):
 
 
 # ---------------------------------------------------------------------------------- kills
-def check_kills(folder, number):
-    kills = found(folder, "kills")
+def check_kills(folder, order, number):
+    kills = found(folder, order)
     assert len(kills["kills"]) == number
-    own = folder / "kills"
+    own = folder / order.replace(":", "_")
     for count in range(kills["runs"]):
         run = own / f"cut{count}"
         assert same(state(own / "whole", END)[0], state(run, END)[0])
@@ -153,33 +165,34 @@ def check_kills(folder, number):
 
 
 def test_runs_killed_at_random_moments_end_the_same(quick):
-    check_kills(quick, 3)
+    check_kills(quick, "kills:3:0", 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "workers"), [(17, 0), (3, 2)])
-def test_runs_killed_twenty_times_end_the_same(tmp_path, number, workers):
-    check_kills(run(tmp_path, f"kills:{number}:{workers + 1}:{workers}"), number)
+@pytest.mark.parametrize(("order", "number"), [("kills:17:1:0", 17), ("kills:3:2:2", 3)])
+def test_runs_killed_twenty_times_end_the_same(long, order, number):
+    """Without and with workers that prepare batches."""
+    check_kills(long, order, number)
 
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def check_prepared(folder, number):
-    assert found(folder, "prepare_kills")["kills"] == number
-    whole, cut = (folder / "prepare_kills" / name for name in ("whole", "cut"))
+def check_prepared(folder, order, number):
+    assert found(folder, order)["kills"] == number
+    whole, cut = (folder / order.replace(":", "_") / name for name in ("whole", "cut"))
     assert contents(whole) == contents(cut)
     assert not [path for path in cut.iterdir() if path.is_dir()]
 
 
 def test_prepare_killed_at_random_moments_ends_the_same(quick):
-    check_prepared(quick, 3)
+    check_prepared(quick, "prepare_kills:3:0", 3)
 
 
 @pytest.mark.slow
-def test_prepare_killed_often_ends_the_same(tmp_path):
-    check_prepared(run(tmp_path, "prepare_kills:20:3"), 20)
+def test_prepare_killed_often_ends_the_same(long):
+    check_prepared(long, "prepare_kills:20:3", 20)
 
 
 def test_dying_at_any_operation_on_the_disk_leaves_a_whole_checkpoint(quick):
@@ -192,8 +205,8 @@ def test_dying_at_any_operation_on_the_disk_leaves_a_whole_checkpoint(quick):
 
 # ----------------------------------------------------------------------- disk and folder
 @pytest.mark.slow
-def test_a_full_disk_at_any_file_leaves_the_checkpoint_before(tmp_path):
-    files = found(run(tmp_path, "full_disk"), "full_disk")
+def test_a_full_disk_at_any_file_leaves_the_checkpoint_before(long):
+    files = found(long, "full_disk")
     assert len(files) >= 5
     for entry in files.values():
         assert entry["step"] == 1
@@ -210,15 +223,15 @@ def test_a_folder_has_one_run_at_a_time(quick):
 
 
 @pytest.mark.slow
-def test_signals_for_the_whole_group_end_a_run_with_workers_politely(tmp_path):
-    codes = found(run(tmp_path, "group_signals:8:0"), "group_signals")["codes"]
+def test_signals_for_the_whole_group_end_a_run_with_workers_politely(long):
+    codes = found(long, "group_signals:8:0")["codes"]
     assert codes == [0] * 8
 
 
 @pytest.mark.slow
-def test_m23_m24_recomputed_layers_and_unused_heads_in_two_processes(tmp_path):
-    found(run(tmp_path, "recompute"), "recompute")
-    own = tmp_path / "recompute"
+def test_m23_m24_recomputed_layers_and_unused_heads_in_two_processes(long):
+    found(long, "recompute")
+    own = long / "recompute"
     start = state(own / "one", 1)[0]
     assert near(state(own / "two", 3)[0], state(own / "one", 3)[0], start)
     for name in ("one", "two"):
