@@ -11,7 +11,7 @@ from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import ModelTypeError
 from mpobert_plugin.hosts import Host, Hosts
-from mpobert_plugin.kinds import KINDS, kind_of
+from mpobert_plugin.kinds import KINDS, kind_in, kind_of
 from mpobert_plugin.norm import MPONormBank
 from mpobert_plugin.spec import BankSpec
 
@@ -157,7 +157,7 @@ def account(model: nn.Module) -> ParameterReport:
             key = hosts.key_of(full, parameter)
             entry = entries.get(key)
             if entry is None:
-                kind = kind_of(module, name, hosts.in_head(full))
+                kind = kind_in(hosts, full, module)
                 entry = _Entry(kind, parameter.numel(), parameter.requires_grad)
                 entry.dense = 0 if kind == "adapter" else uses * parameter.numel()
                 entries[key] = entry

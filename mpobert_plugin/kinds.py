@@ -46,8 +46,37 @@ def kinds_of(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
             key = hosts.key_of(full, parameter)
             if key not in seen:
                 seen.add(key)
-                found[kind_of(module, name, hosts.in_head(full))][full] = parameter
+                found[kind_in(hosts, full, module)][full] = parameter
     return {kind: parameters for kind, parameters in found.items() if parameters}
+
+
+def kind_in(hosts: Hosts, full: str, module: nn.Module) -> str:
+    """Return the kind of a parameter inside a whole model.
+
+    Parameters
+    ----------
+    hosts : Hosts
+        Of the whole model.
+    full : str
+        Full name of the parameter.
+    module : torch.nn.Module
+        The module that owns it.
+
+    Returns
+    -------
+    str
+        One of `KINDS`; the matrices of LoRA are adapters, as those of the banks are.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> layer = nn.ModuleDict({"lora_A": nn.Linear(4, 2, bias=False)})
+    >>> kind_in(Hosts(layer), "lora_A.weight", layer["lora_A"])
+    'adapter'
+    """
+    if any(part.startswith("lora_") for part in full.split(".")):
+        return "adapter"
+    return kind_of(module, full.rpartition(".")[2], hosts.in_head(full))
 
 
 def kind_of(module: nn.Module, name: str, in_head: bool = False) -> str:

@@ -290,6 +290,21 @@ class TestMerging:
         assert not torch.equal(one, both)
         torch.testing.assert_close(logits(mp.peft.merge(model)), one, rtol=0, atol=1e-5)
 
+    def test_lora_counts_as_adapters_and_stays_when_they_alone_are_trained(self):
+        base = classifier(adapter_rank=2)
+        own = mp.account(base)
+        model = adapted(base, modules_to_save=[])
+        lora = {name: p for name, p in model.named_parameters() if "lora_" in name}
+        more = sum(parameter.numel() for parameter in lora.values())
+        counts = mp.account(model)
+        assert counts.by_kind == {
+            **own.by_kind,
+            "adapter": own.by_kind["adapter"] + more,
+        }
+        assert counts.dense == own.dense
+        assert mp.freeze(base, train="adapter") == {"adapter": counts.by_kind["adapter"]}
+        assert all(parameter.requires_grad for parameter in lora.values())
+
     def test_unloading_gives_the_converted_model_back(self):
         base = classifier()
         before, readers = logits(base), [m for m in base.modules() if isinstance(m, mp.MPOLinear)]
