@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import signal
 import time
+from collections import Counter
 
 import pytest
 
 from benchmarks.comparison import corpus as corpus_module
-from benchmarks.comparison import models, recipe, run, show, tasks, worker
+from benchmarks.comparison import models, plateau, recipe, run, show, tasks, worker
 from mpobert_plugin.errors import DivergenceError
 
 TINY = models.Sizes(
@@ -243,3 +245,16 @@ def test_processors_are_shared_out_to_those_who_prepare_samples(monkeypatch):
     found = [run.loaders("cuda", number) for number in (1, 2, 4, 8)]
     assert found == [12, 7, 3, 1]
     assert run.loaders("cpu", 1) == 0
+
+
+def test_plateau_is_told_beside_the_entropy_of_the_tokens(corpus, tmp_path, capsys):
+    sizes = ["layers=1", "hidden=16", "inner=16", "heads=2", "embedding=8", "vocabulary=96"]
+    settings = ["steps=2", "batch_size=4", "micro_batch=4", "log_every=1", "std=0.1"]
+    plateau.main([str(corpus), str(tmp_path / "run"), "bert", *sizes, *settings])
+    tokens = Counter(worker.open_corpus(corpus / "train").tokens.tolist())
+    wanted = sum(-n / tokens.total() * math.log(n / tokens.total()) for n in tokens.values())
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"entropy of the tokens {wanted:.3f}"
+    assert any(line.startswith("step 2/2  loss ") for line in lines)
+    with pytest.raises(SystemExit, match=r"got \['rate=1'\]"):
+        plateau.main([str(corpus), str(tmp_path / "run"), "bert", "rate=1"])
