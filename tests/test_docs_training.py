@@ -155,7 +155,8 @@ def test_the_page_of_checkpoints_names_every_file_and_key(run):
     for key in keys_of(seal) | {"config", "files", "bytes", "sha256"}:
         assert f"`{key}`" in text or f'"{key}"' in text, key
     assert settings == {entry.name for entry in fields(train.PretrainConfig)}
-    assert files == {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json"}
+    assert files >= {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json"}
+    assert all(name in text for name in files)
 
 
 def test_the_page_of_checkpoints_names_the_tensors_of_the_optimizer(run):
