@@ -32,12 +32,19 @@ GRIDS: dict[str, Grid] = {
         [1, 4, 16, 64, 256, "full"],
         [1, 8, 64, 512, 4096],
     ),
+    "middle": (
+        [(256, 256), (768, 768), (768, 3072), (1024, 4096)],
+        [1, 4, 16, 64, 256, "full"],
+        [1, 8, 64, 512],
+    ),
     "fit": (
         [(512, 512), (640, 1920), (1536, 384), (2048, 1024), (1024, 1024), (3072, 768)],
         [2, 8, 32, 128, "full"],
         [1, 3, 8, 24, 128, 1024, 3072],
     ),
 }
+
+_MOST_MOVED = 2**30  # elements
 
 
 def place(library: str) -> str:
@@ -103,6 +110,9 @@ def tried(layout: Any, bonds: Any, batch: int, speed: Any, most: int) -> list[An
     found = v.ranked(layout, bonds, batch, speed)
     work = {order: o.counts(order, layout, bonds, batch)[0] for order in found}
     least = min(work.values())
+    # What moves gigabytes is never the fastest here, and could take all memory.
+    moved = {order: o.counts(order, layout, bonds, batch)[1] for order in found}
+    found = [order for order in found if moved[order] <= max(_MOST_MOVED, min(moved.values()))]
     chosen = list(found[:most])
     plain = [order for order in found if order.name != "factorized"]
     fewest = min(found, key=lambda order: work[order])
@@ -239,12 +249,21 @@ def settle() -> None:
 def measured(options: argparse.Namespace) -> list[Any]:
     grid = list(itertools.product(*GRIDS[options.grid]))
     order = np.random.default_rng(options.seed).permutation(len(grid))
-    rows: list[Any] = []
+    save = Path(options.save) if options.save else None
+    rows = json.loads(save.read_text("utf-8")) if save and save.exists() else []
+    known = {(*row["shape"], row["bond"], row["batch"]) for row in rows}
     first = time.perf_counter()
     for k in order:
+        shape, bond, batch = grid[k]
         if time.perf_counter() - first > options.total:
             break
-        rows.append(point(options.library, *grid[k], options.most, options.budget))
+        if (*shape, bond, batch) in known:
+            continue
+        rows.append(point(options.library, shape, bond, batch, options.most, options.budget))
+        if save:
+            aside = save.with_suffix(".part")
+            aside.write_text(json.dumps(rows), encoding="utf-8")
+            aside.replace(save)
     print(f"{len(rows)} of {len(grid)} points, {options.library}")
     return rows
 
@@ -257,7 +276,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10, help="orders for each point")
     parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
     parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
-    parser.add_argument("--save", help="write the measurements to this file")
+    parser.add_argument("--save", help="file of the measurements; those it has are not made again")
     parser.add_argument("--fit", nargs="+", help="fit to these files instead of measuring")
     options = parser.parse_args()
     if options.fit:
@@ -272,8 +291,6 @@ def main() -> None:
     settle()
     rows = measured(options)
     report(rows)
-    if options.save:
-        Path(options.save).write_text(json.dumps(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
