@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -207,3 +209,19 @@ def test_half_precision_overflow_is_an_error():
         tn.mpo(big, ((4, 8), (4, 8)))
     m = tn.mpo(big, ((4, 8), (4, 8)), gauge="symmetric")
     assert np.allclose(m.to_matrix().astype("float32"), 30000.0, rtol=5e-3)
+
+
+@pytest.mark.parametrize("package", ["tensornet", "tensornet.streaming", "tensornet.testing"])
+def test_whatever_a_package_takes_in_is_public(package):
+    module = importlib.import_module(package)
+    own = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, types.ModuleType)
+        and getattr(value, "__module__", package).startswith("tensornet.")
+        and name != "keep_public_names"
+    }
+    assert own <= set(module.__all__)
+    assert len(module.__all__) == len(set(module.__all__))
+    assert all(hasattr(module, name) for name in module.__all__)
