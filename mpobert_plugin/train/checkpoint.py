@@ -24,6 +24,10 @@ _NAME = re.compile(r"step-(\d{9})")
 _ASIDE = ".writing-"
 
 
+class _OtherVersionError(CheckpointError):
+    """A checkpoint that another version of this library wrote."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that is whole.
@@ -118,10 +122,18 @@ class Checkpoints:
         -------
         Checkpoint or None
             None when there is none.
+
+        Raises
+        ------
+        CheckpointError
+            When the last one was written by another version.
         """
         for step, folder in self._found():
             try:
                 found = read_checkpoint(folder)
+            except _OtherVersionError:
+                # Nothing is damaged, and to begin anew would be the end of it.
+                raise
             except CheckpointError as error:
                 self.tell(f"Checkpoint of step {step} is passed over: {error}")
                 continue
@@ -140,11 +152,11 @@ class Checkpoints:
 
     def _forget(self, last: int, best: int | None) -> None:
         steps = list(self._found())
-        # Those of later steps were passed over as damaged, or the run would not be here.
-        whole = [step for step, _ in steps if step <= last]
-        kept = {*whole[: self.keep], best}
-        for step, folder in steps:
-            if step not in kept:
+        # Those of later steps were passed over as damaged, and count for nothing until the run has
+        # come so far.
+        reached = [(step, folder) for step, folder in steps if step <= last]
+        for step, folder in reached[self.keep :]:
+            if step != best:
                 # Renamed first: what is half deleted must not look like a checkpoint.
                 doomed = folder.with_name(f"{_ASIDE}{step:09d}")
                 with suppress(OSError):  # it only takes room
@@ -205,7 +217,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not whole:
         raise CheckpointError(f"{seal} was changed after it was written.")
     if not known:
-        raise CheckpointError(f"{seal} must be of the format {FORMAT!r}, version {VERSION}.")
+        raise _OtherVersionError(
+            f"{seal} must be of the format {FORMAT!r}, version {VERSION}, got "
+            f"{record['format']!r}, version {record['version']!r}. Go on with the version of "
+            "mpobert_plugin that wrote it, or give out= another folder."
+        )
     for name, entry in files.items():
         try:
             _check(folder, name, entry)

@@ -88,7 +88,8 @@ def open_corpus(folder: str | os.PathLike[str], *, verify: bool = False) -> Corp
     folder : path
         What `mpobert_plugin.train.prepare` wrote.
     verify : bool
-        Compare the checksum of every file, which reads all of them. Sizes are always compared.
+        Compare the checksum of every file, which reads all of them. Sizes are always compared, and
+        the checksum of the tokenizer.
 
     Returns
     -------
@@ -105,7 +106,8 @@ def open_corpus(folder: str | os.PathLike[str], *, verify: bool = False) -> Corp
     path = Path(folder)
     manifest = read_manifest(path)
     for name, entry in manifest["files"].items():
-        _check_file(path / name, entry, verify)
+        # The tokenizer is small, and a changed one has other words for the same ids.
+        _check_file(path / name, entry, verify or name == TOKENIZER)
     tokenizer = load_tokenizer(path / TOKENIZER)
     tokens = _mapped(path / TOKENS, manifest["dtype"], manifest["tokens"])
     sentences = _mapped(path / SENTENCES, "int64", manifest["sentences"] + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -84,8 +85,6 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(checkpoints, told, da
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "other"},
-        {"version": 9},
         {"files": 3},
         {"files": {"../x": {"bytes": 1, "sha256": ""}}},
         {"files": {"b.bin": 3}},
@@ -100,6 +99,52 @@ def test_a_strange_seal_is_refused(checkpoints, told, change):
     (folder / SEAL).write_text(json.dumps({**record, "sha256": module._sum(record)}))
     assert checkpoints.newest() is None
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "version 1, got 'other', version 1"),
+        ({"version": 9}, "got 'mpobert-checkpoint', version 9. Go on with the version"),
+    ],
+)
+def test_a_checkpoint_of_another_version_is_no_damaged_one(checkpoints, told, change, message):
+    checkpoints.save(1, writing("one"), {}, None)
+    folder = checkpoints.save(2, writing("two"), {}, None).folder
+    record = json.loads((folder / SEAL).read_text()) | change
+    del record["sha256"]
+    (folder / SEAL).write_text(json.dumps({**record, "sha256": module._sum(record)}))
+    with pytest.raises(CheckpointError, match=message):
+        checkpoints.newest()
+    assert not told
+
+
+def test_damaged_ones_of_later_steps_stay_and_do_not_count(checkpoints):
+    for step in (1, 2, 5, 6):
+        dataclasses.replace(checkpoints, keep=9).save(step, writing(str(step)), {}, None)
+    for step in (5, 6):
+        (checkpoints.root / f"step-{step:09d}" / "b.bin").unlink()
+    assert checkpoints.newest().step == 2
+    checkpoints.save(3, writing("3"), {}, None)
+    assert steps(checkpoints) == [2, 3, 5, 6]
+    checkpoints.save(7, writing("7"), {}, None)
+    assert steps(checkpoints) == [6, 7]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_stays(checkpoints, told, monkeypatch):
+    for step in (1, 2):
+        checkpoints.save(step, writing(str(step)), {}, None)
+    real = module.sha256_of
+
+    def unreadable(path):
+        if "step-000000002" in str(path):
+            raise OSError(5, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(module, "sha256_of", unreadable)
+    assert checkpoints.newest().step == 1
+    assert "cannot be read: [Errno 5] Input/output error" in told[0]
+    assert steps(checkpoints) == [1, 2]
 
 
 def crash_points(monkeypatch, number):

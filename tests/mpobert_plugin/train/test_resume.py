@@ -292,8 +292,8 @@ def test_damaged_checkpoints_of_later_steps_do_not_count_as_kept(corpus, whole, 
         model(True), corpus, config, run, device="cpu",
         progress=lambda *_: seen.append(sorted(p.name for p in run.glob("checkpoints/step-*"))),
     )  # fmt: skip
-    # After the first save no damaged one is left, and step 3 is still there.
-    assert [folder(run, step).name for step in (3, 4)] in seen
+    # Step 3 is still there beside the first one that is saved.
+    assert [folder(run, step).name for step in (3, 4, 10, 11)] in seen
     same(whole(True, False), run)
 
 
@@ -316,6 +316,16 @@ def test_a_log_that_was_cut_off_or_is_no_text_goes_on(corpus, whole, tmp_path):
     pretrain(model(True), corpus, CONFIG, run, device="cpu")
     same(whole(True, False), run)
     assert not list(run.glob(".*.tmp"))
+
+
+def test_the_text_may_move_but_not_change(corpus, whole, tmp_path):
+    run = cut(whole(True, False), tmp_path / "run", 9)
+    other = prepare([*DOCS, "One more."], tmp_path / "other", Vocabulary(corpus.folder))
+    with pytest.raises(CheckpointError, match="its own settings, got another text"):
+        pretrain(model(True), other, CONFIG, run, device="cpu")
+    moved = shutil.copytree(corpus.folder, tmp_path / "moved")
+    pretrain(model(True), moved, CONFIG, run, device="cpu")
+    same(whole(True, False), run)
 
 
 def test_a_checkpoint_of_another_model_is_refused(corpus, whole, tmp_path):
