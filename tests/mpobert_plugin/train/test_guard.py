@@ -105,7 +105,7 @@ def test_going_back_again_and_again_ends_with_how_often(corpus, tmp_path, monkey
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
 
 
-@pytest.mark.parametrize("guard", ["stop", "rollback"])
+@pytest.mark.parametrize("guard", ["stop", pytest.param("rollback", marks=pytest.mark.nightly)])
 def test_a_rate_that_is_far_too_large_explodes_and_stops(corpus, tmp_path, guard):
     config = BASE.replace(
         steps=100, lr=3.0, optimizer="adamw", clip=0.0, warmup_ratio=1.0, guard=guard,

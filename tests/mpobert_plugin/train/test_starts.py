@@ -56,6 +56,7 @@ def same(one, other):
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
+@pytest.mark.slow
 def test_any_checkpoint_is_a_model_in_a_new_process(corpus, run):
     folder = run / "checkpoints" / "step-000000003"
     done = subprocess.run(

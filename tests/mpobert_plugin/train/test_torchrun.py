@@ -65,6 +65,7 @@ def failing_worker(tmp_path):
     return script
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_ends_the_job_with_its_error(corpus, tmp_path):
     start = time.monotonic()
     done = torchrun(
