@@ -158,7 +158,9 @@ def test_evaluation_sees_the_newest_masters():
 
 
 def test_m22_a_resumed_half_run_is_the_same_bit_for_bit(corpus, tmp_path, monkeypatch):
-    config = BASE.replace(precision="bf16", network="half", log_every=1, recompute="every_2")
+    config = BASE.replace(
+        steps=6, precision="bf16", network="half", log_every=1, recompute="every_2"
+    )
     rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     pretrain(fresh(**rates), corpus, config, tmp_path / "whole", device="cpu")
     with monkeypatch.context() as patch:
