@@ -2,7 +2,7 @@
 
 A recipe is a frozen value. One is chosen by how soon the plain BERT leaves the unigram plateau
 (stage ``probe``); from then on it is held fixed, but for the learning rate, of which every model
-tries the same three multiples (stage ``tune``).
+tries the same four multiples (stage ``tune``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recipe:
     tune_steps: int = 600
     sizes: Sizes = field(default_factory=Sizes)
     settings: dict[str, Any] = field(default_factory=dict)
-    rates: tuple[float, ...] = (0.5, 1.0, 2.0)
+    rates: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
 
     def config(self, steps: int, seed: int, rate: float = 1.0) -> PretrainConfig:
         """Return the settings of one run, whose learning rate is multiplied by `rate`."""

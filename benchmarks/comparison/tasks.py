@@ -60,14 +60,15 @@ def speed_tasks(name: str) -> list[Task]:
 
 
 def tune_tasks(name: str) -> list[Task]:
-    """Return every model at every rate; the ALBERT that one starts from has the middle rate."""
+    """Return every model at every rate; the ALBERT that one starts from has a middle one."""
     recipe = RECIPES[name]
+    middle = sorted(recipe.rates)[(len(recipe.rates) - 1) // 2]
     tasks = [
         Task("tune", name, model, TRIAL_SEED, recipe.tune_steps, rate)
         for model in MODELS
         for rate in sorted(recipe.rates, key=lambda rate: abs(rate - 1.0))
     ]
-    return [started(task, 1.0) if task.model == STARTED else task for task in tasks]
+    return [started(task, middle) if task.model == STARTED else task for task in tasks]
 
 
 def main_tasks(name: str, seeds: int, rates: dict[str, float]) -> list[Task]:
