@@ -93,6 +93,32 @@ def test_t12_stacks_and_shared_cores_are_stored_once(tmp_path):
         assert path.stat().st_size < elements * 8 + 8192
 
 
+# T13: what is larger than the matrix says so, and nothing else does.
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "n", "bond"),
+    [
+        (64, 64, 3, 15),
+        (64, 64, 3, 16),
+        (64, 64, 3, 1),
+        (13, 11, 3, 99),
+        (12, 18, 2, 99),
+        (6, 6, 1, 9),
+    ],
+)
+def test_t13_a_note_wherever_it_is_larger_and_only_there(rows, cols, n, bond):
+    w = RNG.normal(size=(rows, cols))
+    m = tn.mpo(w, n, max_bond=bond)
+    larger = m.n_params > rows * cols
+    batch = tn.mpo(np.stack([w, w]), n, max_bond=bond)
+    for value in (m, tn.account(m), batch, batch.account()):
+        assert ("larger" in str(value) + repr(value)) == larger
+    assert tn.account(m).ratio == m.n_params / (rows * cols)
+    train = tn.tt(w, max_bond=bond)
+    assert ("larger" in repr(train)) == (train.n_params > rows * cols)
+
+
 # T24: libraries side by side.
 
 
