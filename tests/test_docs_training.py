@@ -176,3 +176,32 @@ def test_the_page_of_checkpoints_names_every_number_of_the_log(run):
         what, by, kind = key.partition("_norm_")
         assert f"`{what}_norm_central`" in text if by else f"`{key}`" in text, key
         assert not by or f"`{kind}`" in text or kind == "central", key
+
+
+def test_the_numbers_of_the_page_about_lost_losses_are_those_of_the_guard():
+    from mpobert_plugin.train import guard, loop, signals
+
+    text, config = page("howto/divergence.md"), train.PretrainConfig()
+    assert f"{config.guard_skips} steps in a row (`guard_skips`)" in text
+    assert config.guard_factor == 2.0
+    assert "above twice its running mean (`guard_factor`)" in text
+    assert f"from the {guard._FIRST + 1}st step on; a mean below {guard._LOW:.0f} counts" in text
+    assert loop._MOST_ROLLBACKS == 3
+    assert "Three times at most" in text
+    assert signals._SAME == 2.0
+    assert "more than two seconds later" in page("howto/resume.md")
+
+
+PAGES = ("howto/resume", "howto/multi-node", "howto/divergence", "howto/pretraining")
+PAGES += ("tutorials/pretraining", "concepts/training", "reference/settings")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_settings_that_pages_name_exist(name):
+    known = {entry.name for entry in fields(train.PretrainConfig)}
+    known |= {"model", "data", "held_out", "out", "preset"}
+    given = re.findall(r"`(\w+): \w[\w-]*`", page(f"{name}.md"))
+    given += re.findall(r"pretrain run\.yaml (\w+)=", page(f"{name}.md"))
+    for block in re.findall(r"```yaml\n(.*?)```", page(f"{name}.md"), re.DOTALL):
+        given += re.findall(r"^(\w+):", block, re.MULTILINE)
+    assert set(given) <= known
