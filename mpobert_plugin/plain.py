@@ -26,6 +26,7 @@ _HOOKS = {
     "_load_state_dict_pre_hooks": "state dict pre-hook",
     "_load_state_dict_post_hooks": "state dict hook",
 }
+_PLAIN = ("Conv1D", "Embedding", "LayerNorm", "Linear")
 _REMEDY = "Convert the model before other code or another library changes its layers."
 
 
@@ -136,8 +137,9 @@ def check_embedding(name: str, module: nn.Module) -> None:
 
 
 def _kind(module: nn.Module) -> str:
-    """Return the class with the package it comes from: other libraries have a Linear too."""
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+    """Return the name of a class; with its module where another one is plain by that name."""
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__name__}" if kind.__name__ in _PLAIN else kind.__name__
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:
