@@ -26,6 +26,7 @@ from tensornet.shared import shared_mpo
 from tensornet.shared_network import SharedCertificate, SharedMPO
 from tensornet.stack import MPOBatch
 from tensornet.submodules import keep_public_names
+from tensornet.threads import side_by_side
 
 __version__ = "0.1.0"
 
@@ -70,5 +71,6 @@ __all__ = [
     "save",
     "search_shape",
     "shared_mpo",
+    "side_by_side",
     "tt",
 ]

@@ -93,6 +93,18 @@ def _name_of(dtype: Any) -> str:
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
+def shared_with_numpy(a: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
+    """Return the memory of a torch tensor on the host as a numpy array, or None elsewhere.
+
+    One library for all steps: the threads of two would wait for each other by spinning.
+    """
+    if backend.name != "pytorch" or backend.place(a) != "cpu" or a.requires_grad:
+        return None
+    if dtype_name(a) not in ("float32", "float64", "complex64", "complex128"):
+        return None
+    return np.asarray(backend.resolve(a).numpy())
+
+
 def is_complex(a: Array) -> bool:
     """Return whether the elements are complex."""
     return dtype_name(a).startswith("complex")

@@ -22,13 +22,13 @@ from tensornet.fitting import TensorSource, budget
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
-from tensornet.side_by_side import AT_ONCE, each
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
 from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
 from tensornet.storage import carried, in_double
 from tensornet.sweep import Swept
+from tensornet.threads import AT_ONCE, side_by_side
 from tensornet.typing import Array, Cores
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def _tails(matrices: Array, job: _Job, share: float, join: np.ufunc) -> list[Num
 def _each(work: Callable[[T], R], pieces: Sequence[T], matrices: Array) -> list[R]:
     """Return what ``work`` makes of the pieces, on several threads where numpy does it."""
     if isinstance(matrices, np.ndarray):
-        return each(work, pieces, matrices[0].size)
+        return side_by_side(work, pieces, size=matrices[0].size)
     return [work(piece) for piece in pieces]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
 from tensornet.canonical import absorb_left, absorb_right, cols_matrix, rows_matrix
 from tensornet.eigen import eigenpairs
 from tensornet.gram import gram_matrix
@@ -19,6 +19,8 @@ Numbers = np.ndarray[Any, Any]
 # Smaller values count as that large: whatever a side is divided by, its neighbour is multiplied
 # by, so that only the even split of what is below single precision is lost.
 _FLOOR = 1e-8
+# Elements of a core from which its products are formed a slice at a time.
+_LARGE = 2**18
 
 
 def evened(cores: Cores, center: int, backend: Backend) -> Cores | None:
@@ -36,18 +38,41 @@ def evened(cores: Cores, center: int, backend: Backend) -> Cores | None:
     bases, roots = found
     n = len(cores)
     made = []
-    for k, given in enumerate(cores):
-        core = backend.cast(given, work_dtype(dtype_name(given)))
+    for k, core in enumerate(cores):
         # One product for each side both turns into the basis of the bond and splits its weight.
+        left = right = None
         if k > 0:
-            left = roots[k] if k > center else 1.0 / roots[k]
-            factor = backend.like(left, core)[:, None] * backend.adjoint(bases[k])
-            core = absorb_left(factor, core, backend)
+            weights = roots[k] if k > center else 1.0 / roots[k]
+            left = backend.like(weights, core)[:, None] * backend.adjoint(bases[k])
         if k < n - 1:
-            right = roots[k + 1] if k < center else 1.0 / roots[k + 1]
-            core = absorb_right(core, bases[k + 1] * backend.like(right, core), backend)
-        made.append(core)
+            weights = roots[k + 1] if k < center else 1.0 / roots[k + 1]
+            right = bases[k + 1] * backend.like(weights, core)
+        made.append(_between(left, core, right, backend))
     return tuple(made)
+
+
+def _between(left: Array | None, core: Array, right: Array | None, backend: Backend) -> Array:
+    """Return a core with factors on its sides, in double precision."""
+    work = work_dtype(dtype_name(core))
+    if left is not None and right is not None and n_elements(core) >= _LARGE:
+        return _in_slices(left, core, right, backend)
+    core = backend.cast(core, work)
+    if left is not None:
+        core = absorb_left(left, core, backend)
+    return core if right is None else absorb_right(core, right, backend)
+
+
+def _in_slices(left: Array, core: Array, right: Array, backend: Backend) -> Array:
+    """Return a large core between two factors, site index by site index.
+
+    What lies between the two products stays in the cache, and only the result takes memory in
+    double precision.
+    """
+    work, site = work_dtype(dtype_name(core)), int(core.shape[1])
+    found = backend.zeros((int(left.shape[0]), site, int(right.shape[1])), left)
+    for k in range(site):
+        found[:, k] = left @ backend.cast(core[:, k], work) @ right
+    return found
 
 
 def _roots(

@@ -69,14 +69,22 @@ def gram_matrix(a: Array, backend: Backend) -> Array:
     """
     work = work_dtype(dtype_name(a))
     if dtype_name(a) == work:
-        return a @ backend.adjoint(a)
+        return _with_itself(a, backend)
     m, n = (int(d) for d in a.shape)
     parts = (backend.cast(a[:, block], work) for block in _blocks(n, m, a, backend))
     total = None
     for part in parts:
-        product = part @ backend.adjoint(part)
+        product = _with_itself(part, backend)
         total = product if total is None else total + product
     return total
+
+
+def _with_itself(a: Array, backend: Backend) -> Array:
+    if backend.name == "pytorch" and backend.place(a) == "cpu" and not a.requires_grad:
+        # numpy sees that both factors are the same array, and does half of the work.
+        host = backend.numbers(a)
+        return backend.like(host @ host.T.conj(), a)
+    return a @ backend.adjoint(a)
 
 
 def projected(vectors: Array, a: Array, backend: Backend, *, tall: bool = False) -> Array:

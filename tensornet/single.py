@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tensornet.backend import Backend, backend_of, dtype_name
+from tensornet.backend import Backend, backend_of, dtype_name, shared_with_numpy
 from tensornet.bonds import requested_bonds, structural_bonds
 from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
@@ -47,6 +47,11 @@ def decompose_tensor(
     ``fresh`` says that nobody else holds the tensor's memory: a core may keep it.
     """
     caps, forced = requested_caps(tuple(int(d) for d in tensor.shape), request)
+    host = shared_with_numpy(tensor, backend)
+    if host is not None:
+        numpy = backend_of(host)
+        made = decompose_under(host, caps, request, numpy, forced=forced, fresh=fresh)
+        return made._replace(cores=tuple(backend.like(core, tensor) for core in made.cores))
     return decompose_under(tensor, caps, request, backend, forced=forced, fresh=fresh)
 
 

@@ -91,7 +91,7 @@ def narrowed(
     stored, squares = [], 0.0
     for k, (given, factor) in enumerate(zip(cores, factors or (1.0,) * len(cores), strict=True)):
         if factor == 1.0 and dtype_name(given) == dtype:
-            stored.append(given if fresh and _contiguous(given) else backend.own(given))
+            stored.append(given if fresh and _plain(given) else backend.own(given))
             continue
         core = backend.cast(given, work_dtype(dtype))
         with np.errstate(over="ignore"):  # looked for in the next line
@@ -103,9 +103,13 @@ def narrowed(
             )
         lost = square_distance(small, core, factor, backend)
         squares += lost / (weight(core, backend) or 1.0)
-        stored.append(backend.own(small))
+        # Another type or a factor made new memory: nobody else holds it.
+        stored.append(small if _plain(small) else backend.own(small))
     return tuple(stored), math.sqrt(squares)
 
 
-def _contiguous(a: Array) -> bool:
-    return isinstance(a, np.ndarray) and a.flags.c_contiguous
+def _plain(a: Array) -> bool:
+    """Tell whether an array is in one piece and has no history, so that it can be kept as it is."""
+    if isinstance(a, np.ndarray):
+        return a.flags.c_contiguous and type(a) is np.ndarray
+    return backend_of(a).name == "pytorch" and a.is_contiguous() and not a.requires_grad

@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import tensornet as tn
-from tensornet.side_by_side import AT_ONCE, each
+from tensornet.threads import AT_ONCE, side_by_side
 
 SHAPE = ((4, 4, 4), (4, 4, 4))
 MANY = 2**18  # elements said to be in a piece, so that few pieces are worth threads
@@ -28,17 +28,17 @@ def two_threads() -> object:
 
 
 def test_results_come_in_order(two_threads: object) -> None:
-    assert each(lambda k: k * k, range(20), MANY) == [k * k for k in range(20)]
+    assert side_by_side(lambda k: k * k, range(20), size=MANY) == [k * k for k in range(20)]
 
 
 def test_two_pieces_run_at_once(two_threads: object) -> None:
     meeting = threading.Barrier(2, timeout=20)
-    assert len(each(lambda _: meeting.wait(), range(4), MANY)) == 4
+    assert len(side_by_side(lambda _: meeting.wait(), range(4), size=MANY)) == 4
 
 
 def test_each_thread_has_a_library_of_one_and_the_others_come_back(two_threads: object) -> None:
     before = threads_of_blas()
-    inside = each(lambda _: max(threads_of_blas()), range(4), MANY)
+    inside = side_by_side(lambda _: max(threads_of_blas()), range(4), size=MANY)
     assert inside == [1, 1, 1, 1]
     assert threads_of_blas() == before
 
@@ -53,16 +53,16 @@ def test_the_first_error_of_the_order_is_raised_and_the_threads_come_back(
             raise ValueError(str(k))
 
     with pytest.raises(ValueError, match="3"):
-        each(work, range(8), MANY)
+        side_by_side(work, range(8), size=MANY)
     assert threads_of_blas() == before
-    assert each(lambda k: k, range(8), MANY) == list(range(8))
+    assert side_by_side(lambda k: k, range(8), size=MANY) == list(range(8))
 
 
 def test_a_caller_within_a_piece_works_alone(two_threads: object) -> None:
     def work(k: int) -> list[int]:
-        return each(lambda j: j + k, range(3), MANY)
+        return side_by_side(lambda j: j + k, range(3), size=MANY)
 
-    assert each(work, range(4), MANY) == [[k, k + 1, k + 2] for k in range(4)]
+    assert side_by_side(work, range(4), size=MANY) == [[k, k + 1, k + 2] for k in range(4)]
 
 
 def test_how_errors_of_numbers_are_treated_is_the_callers_choice(two_threads: object) -> None:
@@ -70,14 +70,14 @@ def test_how_errors_of_numbers_are_treated_is_the_callers_choice(two_threads: ob
         return float(np.float64(1.0) / np.zeros(1)[0])
 
     with np.errstate(divide="ignore"):
-        assert each(work, range(4), MANY) == [np.inf] * 4
+        assert side_by_side(work, range(4), size=MANY) == [np.inf] * 4
     with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
-        each(work, range(4), MANY)
+        side_by_side(work, range(4), size=MANY)
 
 
 @pytest.mark.parametrize("size", [1, AT_ONCE, 2 * AT_ONCE])
 def test_small_and_huge_pieces_stay_on_this_thread(size: int) -> None:
-    names = each(lambda _: threading.current_thread().name, range(3), size)
+    names = side_by_side(lambda _: threading.current_thread().name, range(3), size=size)
     assert set(names) == {threading.current_thread().name}
 
 

@@ -7,9 +7,11 @@ want the cores they lose a lot. Whole matrices, one to a thread, do not wait for
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -25,25 +27,27 @@ _WORTH = 2**20
 _TURN = threading.Lock()
 
 
-def each(work: Callable[[T], R], pieces: Sequence[T], size: int) -> list[R]:
-    """Return what ``work`` makes of every piece, in order.
+def side_by_side(work: Callable[[T], R], pieces: Sequence[T], *, size: int) -> list[R]:
+    """Return what a function makes of every piece, computed on several threads.
 
-    The pieces are shared out among as many threads as the library may use, which then uses one
-    for each. Results do not depend on their number.
+    There are as many threads as the linear algebra library may use, which meanwhile uses one for
+    each; so does torch, if it is loaded. What comes back does not depend on their number. Called
+    within a piece, it works on the thread of that piece.
 
     Parameters
     ----------
     work : callable
-        Safe to be called from several threads at once.
+        Called with one piece; safe to be called from several threads at once.
     pieces : sequence
-        What it is called with.
+        Independent of each other, such as the matrices of a model.
     size : int
-        Elements of a piece; with large ones fewer are worked on at once, to save memory.
+        Elements of the largest piece. With few elements in all there is one thread, and with
+        large pieces fewer are worked on at once, to save memory.
 
     Returns
     -------
     list
-        One entry for each piece.
+        One entry for each piece, in order.
 
     Raises
     ------
@@ -52,29 +56,40 @@ def each(work: Callable[[T], R], pieces: Sequence[T], size: int) -> list[R]:
 
     Examples
     --------
-    >>> each(lambda k: k * k, [1, 2, 3], size=2**20)
+    >>> side_by_side(lambda k: k * k, [1, 2, 3], size=2**20)
     [1, 4, 9]
     """
     most = min(len(pieces), AT_ONCE // max(size, 1))
     if most < 2 or size * len(pieces) < _WORTH or not _TURN.acquire(blocking=False):
         return [work(piece) for piece in pieces]
     try:
-        return _shared_out(work, pieces, most)
+        with _one_each() as threads:
+            if threads < 2:
+                return [work(piece) for piece in pieces]
+            with ThreadPoolExecutor(min(threads, most), "tensornet") as pool:
+                return _gathered(pool, work, pieces)
     finally:
         _TURN.release()
 
 
-def _shared_out(work: Callable[[T], R], pieces: Sequence[T], most: int) -> list[R]:
+@contextmanager
+def _one_each() -> Iterator[int]:
+    """Let libraries use one thread for each caller, and say how many they had."""
     # Imported late: it looks through the libraries of the process.
     from threadpoolctl import ThreadpoolController
 
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
     libraries = ThreadpoolController().select(user_api="blas")
     threads = max((library["num_threads"] for library in libraries.info()), default=1)
     with libraries.limit(limits=1):
-        if threads < 2:
-            return [work(piece) for piece in pieces]
-        with ThreadPoolExecutor(min(threads, most), "tensornet") as pool:
-            return _gathered(pool, work, pieces)
+        try:
+            if torch and before > 1:
+                torch.set_num_threads(1)
+            yield max(threads, before)
+        finally:
+            if torch and before > 1:
+                torch.set_num_threads(before)
 
 
 def _gathered(pool: ThreadPoolExecutor, work: Callable[[T], R], pieces: Iterable[T]) -> list[R]:
