@@ -288,7 +288,9 @@ def _in_processes(todo: Iterator[tuple[Any, int]], job: _Job, workers: int) -> N
 
 
 def _join(folder: Path, job: _Job, vocabulary: Vocabulary, reading: Reading) -> None:
-    dtype = "uint16" if load_tokenizer(job.tokenizer).get_vocab_size() <= 1 << 16 else "uint32"
+    # By the largest id, for a vocabulary may have gaps.
+    largest = max(load_tokenizer(job.tokenizer).get_vocab().values())
+    dtype = "uint16" if largest < 1 << 16 else "uint32"
     kind = np.dtype(dtype).newbyteorder("<")
     counts = {"tokens": 0, "sentences": 0, "documents": 0}
     with (

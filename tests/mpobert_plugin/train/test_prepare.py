@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mpobert_plugin.errors import DataError
 from mpobert_plugin.train.data import prepare as preparing
@@ -311,3 +312,14 @@ def test_nothing_is_left_beside_the_corpus(tmp_path):
     assert not any(p.is_dir() for p in corpus.folder.iterdir())
     moved = shutil.move(corpus.folder, tmp_path / "ünî côde")
     assert open_corpus(moved).checksum == corpus.checksum
+
+
+def test_ids_behind_a_gap_in_the_vocabulary_are_kept(tmp_path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = {**{name: k for k, name in enumerate(special)}, "near": 5, "far": 70_000}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    corpus = prepare(["near far"], tmp_path / "out", Vocabulary(tmp_path / "tokenizer.json"))
+    assert corpus.tokens.tolist() == [5, 70_000]
+    assert corpus.tokens.dtype == np.uint32
