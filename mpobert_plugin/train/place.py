@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.train.processes import local_device
 
 KINDS = ("cpu", "cuda")
 
@@ -18,7 +19,8 @@ def device_of(given: torch.device | str | None) -> torch.device | None:
     Parameters
     ----------
     given : torch.device, str or None
-        'cpu', 'cuda', 'cuda:1'; None leaves the choice to the run.
+        'cpu', 'cuda', 'cuda:1'; None leaves the choice to the run. Under torchrun 'cuda' is the
+        process's own GPU.
 
     Returns
     -------
@@ -46,9 +48,23 @@ def device_of(given: torch.device | str | None) -> torch.device | None:
         raise ConfigError(
             f"device must be 'cpu', or one of the {count} GPUs that torch finds, got {given!r}."
         )
-    if str(device) == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    if device.type == "cpu":
+        return device
+    return _gpu(device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _gpu(device: torch.device, neighbours: int) -> torch.device:
+    """Return a GPU with its number; of processes on one machine each has its own."""
+    if neighbours > 1 and device.index is not None:
+        raise ConfigError(
+            f"device must be 'cuda' or be left out with {neighbours} processes on this machine, "
+            f"got {str(device)!r}: each takes a GPU of its own."
+        )
+    if neighbours > 1:
+        return local_device()
+    return torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )
 
 
 def folder_of(given: object) -> Path:
