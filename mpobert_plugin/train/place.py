@@ -55,16 +55,15 @@ def device_of(given: torch.device | str | None) -> torch.device | None:
 
 def _gpu(device: torch.device, neighbours: int) -> torch.device:
     """Return a GPU with its number; of processes on one machine each has its own."""
-    if neighbours > 1 and device.index is not None:
+    named = ":" in str(device)
+    if neighbours > 1 and named:
         raise ConfigError(
             f"device must be 'cuda' or be left out with {neighbours} processes on this machine, "
             f"got {str(device)!r}: each takes a GPU of its own."
         )
-    if neighbours > 1:
-        return local_device()
-    return torch.device(
-        "cuda", torch.cuda.current_device() if device.index is None else device.index
-    )
+    if named:
+        return device
+    return local_device() if neighbours > 1 else torch.device("cuda", torch.cuda.current_device())
 
 
 def folder_of(given: object) -> Path:
