@@ -62,7 +62,7 @@ class Record:
         Parameters
         ----------
         row : mapping
-            With the keys of `KEYS`.
+            With the keys of ``KEYS``.
         """
         key = [row[name] for name in KEYS]
         same = [other for other in self.rows if [other[name] for name in KEYS] == key]

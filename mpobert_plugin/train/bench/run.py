@@ -86,7 +86,7 @@ def run_bench(
     Parameters
     ----------
     sections : sequence of str
-        Names from `SECTIONS`; all of them when empty.
+        Names from ``SECTIONS``; all of them when empty.
     options : BenchOptions
         What is measured, and for how long.
     out : Path
