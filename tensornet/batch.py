@@ -12,7 +12,14 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name, n_elements, work_dtype
+from tensornet.backend import (
+    Backend,
+    dtype_name,
+    load_backend,
+    n_elements,
+    shared_with_numpy,
+    work_dtype,
+)
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
@@ -85,16 +92,29 @@ def decompose_batch(
         As for a single matrix; the matrix that cannot keep the tolerance is named.
     """
     job = _Job(layout, request, dtype_name(matrices), backend)
+    host = None if stacked else shared_with_numpy(matrices, backend)
+    if host is None:
+        return _assembled(_parts(matrices, job, stacked), job)
+    parts = [
+        part._replace(cores=tuple(backend.like(core, matrices) for core in part.cores))
+        for part in _parts(host, job._replace(backend=load_backend("numpy")), stacked)
+    ]
+    return _assembled(parts, job)
+
+
+def _parts(matrices: Array, job: _Job, stacked: bool | None) -> list[_Part]:
+    """Return the decompositions, all with the bonds of the most demanding matrix."""
+    request = job.request
     if int(matrices.shape[0]) > 1 and (request.max_params, request.rtol) != (None, None):
         job = job._replace(request=_with_common_bonds(matrices, job))
     if stacked is None:
-        stacked = "cpu" not in backend.place(matrices).lower()
+        stacked = "cpu" not in job.backend.place(matrices).lower()
     if stacked and request.gauge != "identity" and int(matrices.shape[0]) > 1:
         parts = [_stacked(piece, job) for piece in _pieces(matrices)]
     else:
         parts = [_one_by_one(matrices, job)]
     common = _most(part.bonds for part in parts)
-    return _assembled([_with_bonds(part, common, job) for part in parts], job)
+    return [_with_bonds(part, common, job) for part in parts]
 
 
 def _with_common_bonds(matrices: Array, job: _Job) -> Request:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
+from tensornet.lapack_threads import one_thread
 from tensornet.typing import Array
 
 _log = logging.getLogger("tensornet")
@@ -88,7 +89,10 @@ def eigenvalues(gram: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
     from scipy.linalg import eigh
 
     try:
-        values = eigh(backend.numbers(gram), eigvals_only=True, driver="evr", check_finite=False)
+        with one_thread(int(gram.shape[0])):
+            values = eigh(
+                backend.numbers(gram), eigvals_only=True, driver="evr", check_finite=False
+            )
     except np.linalg.LinAlgError:
         found = eigenpairs(gram, backend)
         return None if found is None else found[0]
@@ -114,7 +118,10 @@ def _on_host(
     for driver in ("evr", "evd", "ev") if few is not None else ("evd", "evr", "ev"):
         part = None if few is None or driver != "evr" else (m - few, m - 1)
         try:
-            values, vectors = eigh(host, driver=driver, subset_by_index=part, check_finite=False)
+            with one_thread(m):
+                values, vectors = eigh(
+                    host, driver=driver, subset_by_index=part, check_finite=False
+                )
         except np.linalg.LinAlgError as error:
             say_failed(f"LAPACK's {driver}", gram, error)
         else:
@@ -154,12 +161,14 @@ def low_rank_pairs(
     host = backend.numbers(gram)
     m = len(host)
     factor = lapack.zpstrf if np.iscomplexobj(host) else lapack.dpstrf
-    packed, pivots, rank, _ = factor(host, tol=allowed / m, lower=1)
+    with one_thread(m):
+        packed, pivots, rank, _ = factor(host, tol=allowed / m, lower=1)
     if rank * 2 > m:
         return None
     span = np.empty((m, rank), dtype=host.dtype)
     span[pivots - 1] = np.tril(packed[:, :rank])
-    basis = qr(span, mode="economic", check_finite=False)[0]
+    with one_thread(m):
+        basis = qr(span, mode="economic", check_finite=False)[0]
     found = eigenpairs(backend.like(basis.conj().T @ host @ basis, gram), backend)
     if found is None:
         return None
@@ -205,5 +214,6 @@ def independent_columns(gram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     lengths = np.sqrt(gram.diagonal().real)
     inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0.0)
     factor = lapack.zpstrf if np.iscomplexobj(gram) else lapack.dpstrf
-    _, pivots, rank, _ = factor(inverse[:, None] * gram * inverse, tol=_SPANNED, lower=1)
+    with one_thread(len(gram)):
+        _, pivots, rank, _ = factor(inverse[:, None] * gram * inverse, tol=_SPANNED, lower=1)
     return np.sort(pivots[: max(rank, 1)] - 1)

@@ -105,18 +105,32 @@ def stacked(
     bonds = job.bonds()
     stacks = _empty(spec, bonds, layers[0][1])
     certificates: dict[int, tn.Certificate] = {}
+    apart = []
     for group, users in enumerate(members(spec.central)):
         slices = sorted({spec.auxiliary[slot] for slot in users})
+        if not job.is_joint(group, slices):
+            apart.append((group, users, slices))
+            continue
+        meter.start(f"{spec.role}, {len(users)} layers")
+        _put(stacks, spec.central_site, group, slices, job.together(slices, bonds))
+        meter.advance(len(users))
+
+    def work(one: tuple[int, list[int], list[int]]) -> None:
+        group, users, slices = one
         meter.start(f"{spec.role}, {len(users)} layers" if len(users) > 1 else layers[users[0]][0])
-        if job.is_joint(group, slices):
-            cores = job.together(slices, bonds)
-        else:
-            network = job.alone(group, bonds)
-            cores = tuple(core.unsqueeze(0) for core in network.cores)
-            if group in shared.exact and network.certificate is not None:
-                certificates |= dict.fromkeys(users, network.certificate)
+        network = job.alone(group, bonds)
+        cores = tuple(core.unsqueeze(0) for core in network.cores)
+        if group in shared.exact and network.certificate is not None:
+            certificates.update(dict.fromkeys(users, network.certificate))
         _put(stacks, spec.central_site, group, slices, cores)
         meter.advance(len(users))
+
+    written = [target for _, _, slices in apart for target in slices]
+    if layers[0][1].device.type == "cpu" and len(set(written)) == len(written):
+        tn.side_by_side(work, apart, size=spec.rows * spec.cols)
+    else:
+        for one in apart:
+            work(one)
     return Stacks(bonds, stacks, certificates)
 
 
