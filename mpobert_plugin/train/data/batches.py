@@ -182,6 +182,10 @@ class Division:
         return range(start, start + self.micro_batch)
 
 
+# How torch begins what it says of the processes that prepare batches.
+FROM_WORKER = "DataLoader worker"
+
+
 class MicroBatches(Dataset[Batch]):
     """Micro-batches of one process by their number.
 
@@ -253,7 +257,31 @@ def micro_batches(
         prefetch_factor=4 if workers else None,
         worker_init_fn=_leave_signals,
     )
-    return iter(loader)
+    return _with_an_end(iter(loader), workers)
+
+
+def _with_an_end(found: Iterator[Batch], workers: int) -> Iterator[Batch]:
+    """Yield what is found, and let the workers go at the end, whatever comes before it.
+
+    torch raises the death of a worker in whatever runs at the time, as long as its iterator
+    lives; the traceback of a first error would keep it alive.
+    """
+    try:
+        while True:
+            try:
+                batch = next(found)
+            except StopIteration:
+                return
+            except (OSError, EOFError) as error:
+                if not workers or FROM_WORKER in str(error):
+                    raise
+                # It ended while it handed a batch over.
+                raise RuntimeError(f"{FROM_WORKER} ended: {type(error).__name__}.") from error
+            yield batch
+    finally:
+        let_go = getattr(found, "_shutdown_workers", None)
+        if let_go is not None:
+            let_go()
 
 
 def _leave_signals(_worker: int) -> None:

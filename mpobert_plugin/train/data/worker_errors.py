@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import DataError
+from mpobert_plugin.train.data.batches import FROM_WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# How torch begins what it says of a worker that ended, and ends the stack of one that failed.
-_ENDED = "DataLoader worker"
+# How the stack of a worker that failed ends.
 _FAILED = f"{DataError.__module__}.{DataError.__name__}: "
 
 
@@ -37,7 +37,7 @@ def told_by_workers() -> Iterator[None]:
             raise
         raise DataError(text.strip()) from error
     except RuntimeError as error:
-        if _ENDED not in str(error):
+        if FROM_WORKER not in str(error):
             raise
         raise DataError(
             "a process that prepares batches ended by itself, perhaps for lack of memory, or of "

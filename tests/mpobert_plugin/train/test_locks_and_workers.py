@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from mpobert_plugin.errors import CheckpointError, DataError
 from mpobert_plugin.train import Vocabulary, prepare
@@ -118,6 +119,19 @@ def test_a_worker_that_is_killed_ends_the_run_with_advice(corpus, tmp_path, numb
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu", progress=kill)
     config = config.replace(workers=0)
     assert pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu").finished
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "reset"), EOFError(), OSError(2, "no")]
+)
+def test_a_worker_that_ends_while_it_hands_a_batch_over(corpus, tmp_path, monkeypatch, error):
+    def fail(_loader):
+        raise error
+        yield
+
+    monkeypatch.setattr(DataLoader, "__iter__", fail)
+    with pytest.raises(DataError, match=rf"ended by itself, .*{type(error).__name__}.*workers=0"):
+        pretrain(fresh(), corpus, BASE.replace(workers=1), tmp_path / "run", device="cpu")
 
 
 @forks
