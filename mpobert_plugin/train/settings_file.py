@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mpobert_plugin.errors import ConfigError
-from mpobert_plugin.train.presets import preset_settings
+from mpobert_plugin.train.presets import SETTINGS, preset_settings
 from mpobert_plugin.train.settings import PretrainConfig, check_names
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ def split_settings(
     {'model': {'preset': 'mpobert-12'}}
     >>> split_settings(None, ["preset=mpobert-tiny"], ["model"])[1]
     {'model': 'mpobert-tiny'}
+    >>> split_settings(None, ["preset=mpobert-tiny", "model.num_layers=3"], ["model"])[1]
+    {'model': {'preset': 'mpobert-tiny', 'num_layers': 3}}
     """
     options = {} if path is None else _read(Path(path))
     found = {name: options.pop(name) for name in names if name in options}
@@ -107,17 +109,31 @@ def split_settings(
         if not mark or first not in names:
             left.append(word)
         elif dot:
-            before = found.get(first)
-            found[first] = {
-                **(before if isinstance(before, dict) else {}),
-                inner: _parsed(value, word),
-            }
+            found[first] = {**_options_of(found.get(first), word), inner: _parsed(value, word)}
         else:
             found[first] = _parsed(value, word)
     options = _with_words(options, left)
     if PRESET in options and "model" in names:
-        found = {"model": options[PRESET], **found}
+        found["model"] = _of_preset(options[PRESET], found.get("model"))
     return _settings(options, names), found
+
+
+def _of_preset(preset: Any, model: Any) -> Any:
+    """Return the model of a preset of settings, or another one that was named."""
+    if model is None:
+        return preset
+    # Options alone, such as model.num_layers=3, are those of the preset's model.
+    own = isinstance(model, dict) and not set(model) & {"preset", "folder", "from_albert"}
+    return {"preset": preset, **model} if own else model
+
+
+def _options_of(model: Any, word: str) -> dict[str, Any]:
+    """Return the options that a word adds one to."""
+    if model is None or isinstance(model, dict):
+        return dict(model or {})
+    if isinstance(model, str) and model in SETTINGS:
+        return {"preset": model}
+    raise ConfigError(f"{word!r} needs a preset or options beside it, got {model!r}.")
 
 
 def _read(path: Path) -> dict[str, Any]:

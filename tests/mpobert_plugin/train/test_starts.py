@@ -20,7 +20,7 @@ from mpobert_plugin.train.data.prepare import Vocabulary, prepare
 from mpobert_plugin.train.presets import SETTINGS
 from mpobert_plugin.train.run import pretrain, settings_of
 from mpobert_plugin.train.settings import PretrainConfig
-from mpobert_plugin.train.settings_file import read_settings
+from mpobert_plugin.train.settings_file import read_settings, split_settings
 from mpobert_plugin.train.source import start_model
 from tests.mpobert_plugin.train.tiny_run import BASE, corpus_in, fresh
 
@@ -152,6 +152,25 @@ def test_every_model_has_settings():
     assert read_settings(None, ["preset=mpobert-48"]) == PretrainConfig()
     config = read_settings(None, ["preset=mpobert-tiny", "steps=7"])
     assert (config.steps, config.batch_size, config.precision) == (7, 64, "fp32")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["preset=mpobert-tiny", "model.num_layers=3"],
+        ["model.num_layers=3", "preset=mpobert-tiny"],
+        ["model=mpobert-tiny", "model.num_layers=3"],
+        ["model.preset=mpobert-tiny", "model.num_layers=3"],
+    ],
+)
+def test_options_of_the_model_stand_beside_its_preset(words):
+    expected = {"preset": "mpobert-tiny", "num_layers": 3}
+    assert split_settings(None, words, ["model"])[1] == {"model": expected}
+
+
+def test_options_of_a_model_need_one_that_takes_them():
+    with pytest.raises(ConfigError, match=r"'model.num_layers=3' needs a preset .* got 'folder'"):
+        split_settings(None, ["model=folder", "model.num_layers=3"], ["model"])
 
 
 def test_a_preset_is_all_that_a_run_needs_beside_text(corpus, tmp_path):
