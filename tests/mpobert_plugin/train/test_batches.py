@@ -39,7 +39,6 @@ def test_any_division_of_a_step_covers_its_samples_once(world, micro):
 
 
 # Other tests of the process may have started JAX, which warns of processes that are forked.
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_seeking_and_workers_change_no_batch(samples, workers):
     division = Division(4, 2)

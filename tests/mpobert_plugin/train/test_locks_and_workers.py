@@ -101,11 +101,6 @@ def test_leftovers_are_what_was_written_aside_and_nothing_else(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
-# Other tests of the process may have started JAX, which warns of processes that are forked.
-forks = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
-
-
-@forks
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_a_worker_that_is_killed_ends_the_run_with_advice(corpus, tmp_path, number):
     def kill(step, _steps):
@@ -135,7 +130,6 @@ def test_a_worker_that_ends_while_it_hands_a_batch_over(corpus, tmp_path, monkey
         pretrain(fresh(), corpus, BASE.replace(workers=1), tmp_path / "run", device="cpu")
 
 
-@forks
 def test_what_a_worker_raises_is_said_without_its_stack(tmp_path):
     corpus = corpus_in(tmp_path / "data")
     file = corpus.folder / "tokens.bin"

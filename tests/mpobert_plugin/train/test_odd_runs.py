@@ -234,7 +234,6 @@ def put(place, value):
 
 @pytest.mark.parametrize("place", [slice(None), slice(0, None, 9)])
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_ids_outside_the_vocabulary_are_named(corpus, tmp_path, place, workers):
     data = damaged(corpus, tmp_path / "data", "tokens.bin", "<u2", put(place, 60000))
     with pytest.raises(DataError, match=r"ids below 90, the size of its vocabulary, got 60000 in"):

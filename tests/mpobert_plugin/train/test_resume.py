@@ -116,7 +116,6 @@ def test_m22_a_run_goes_on_bit_for_bit_from_any_step(
 
 
 # Other tests of the process may have started JAX, which warns of processes that are forked.
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("step", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_m22_workers_that_prepare_batches_change_no_bit(corpus, whole, tmp_path, step):
     run = cut(whole(True, False), tmp_path / "run", step)

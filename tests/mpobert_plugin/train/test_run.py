@@ -63,7 +63,6 @@ def interrupted(monkeypatch, at):
 
 
 # Other tests of the process may have started JAX, which warns of processes that are forked.
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize(("dropout", "workers", "at"), [(0.0, 0, 4), (0.1, 0, 7), (0.1, 2, 5)])
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
 def test_m22_a_resumed_run_is_the_same_bit_for_bit(
