@@ -167,6 +167,8 @@ def test_workers_of_prepare_end_with_it(tmp_path, number):
         [sys.executable, "run.py", "text.txt", "out"], cwd=tmp_path, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE, start_new_session=True,
+        # A shell that runs the tests in the background lets its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     parts = tmp_path / "out" / ".parts"
     deadline = time.monotonic() + 200
@@ -180,7 +182,8 @@ def test_workers_of_prepare_end_with_it(tmp_path, number):
         process.send_signal(number)
     _, err = process.communicate(timeout=100)
     assert process.returncode in (-signal.SIGINT, -signal.SIGKILL, 1, 130)
-    assert err.count("Traceback") == (number == signal.SIGINT)  # of the parent alone
+    # A worker that is just being started may have something to say too.
+    assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
     while members(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
