@@ -167,8 +167,6 @@ def test_workers_of_prepare_end_with_it(tmp_path, number):
         [sys.executable, "run.py", "text.txt", "out"], cwd=tmp_path, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE, start_new_session=True,
-        # A shell that runs the tests in the background lets its children ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     parts = tmp_path / "out" / ".parts"
     deadline = time.monotonic() + 200
