@@ -159,6 +159,8 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def compile_layers(model: nn.Module) -> None:
+    # Two models, in training and in evaluation, are compiled from the code of one class.
+    torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined, unused-ignore]
     for layer in layers_of(model):
         layer.compile(fullgraph=True)
 

@@ -59,22 +59,81 @@ def accumulate(model: object, *, exact: bool = True) -> Iterator[None]:
     >>> before is None, model.mpo["query"].central.grad is None
     (True, False)
     """
-    banks = [bank for bank in banks_of(model).stacked() if isinstance(bank, MPOBank)]
-    if any(bank.once is not None for bank in banks):
-        raise ConfigError(
-            "model must not be inside another block of mpobert_plugin.accumulate, got one that "
-            "accumulates already. Leave the first block before the second begins."
-        )
-    for bank in banks:
-        _check_whole(bank)
-    try:
-        for bank in banks:
-            bank.once = Once(bank.spec, bank.recipe, bank.cores(), exact)
+    with Accumulation(model, exact=exact).step():
         yield
-        _go_back(banks)
-    finally:
+
+
+class Accumulation:
+    """Accumulations of one model, one after the other.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+    exact : bool
+        As for `accumulate`.
+    lasting : bool
+        Whether rebuilt matrices and the sums of their gradients stay where they are in memory, so
+        that work on them can be recorded. They take their room between the steps, too, and the
+        cores get a gradient in every step, of zeros where nothing was computed.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> import mpobert_plugin as mp
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=2, **sizes))
+    >>> model = mp.convert(plain, n=3).train()
+    >>> accumulation = Accumulation(model, lasting=True)
+    >>> for _ in range(2):
+    ...     with accumulation.step():
+    ...         model(torch.tensor([[1]]))[0].sum().backward()
+    >>> model.mpo["query"].central.grad is None
+    False
+    """
+
+    def __init__(self, model: object, *, exact: bool = True, lasting: bool = False) -> None:
+        self.exact, self.lasting = exact, lasting
+        self._banks = [bank for bank in banks_of(model).stacked() if isinstance(bank, MPOBank)]
+        self._kept: list[Once] = []
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a context for the backwards of one optimizer step.
+
+        Yields
+        ------
+        None
+            As `accumulate` does.
+        """
+        banks = self._banks
+        if any(bank.once is not None for bank in banks):
+            raise ConfigError(
+                "model must not be inside another block of mpobert_plugin.accumulate, got one that "
+                "accumulates already. Leave the first block before the second begins."
+            )
         for bank in banks:
-            bank.once = None
+            _check_whole(bank)
+        try:
+            for bank, once in zip(banks, self._begun(), strict=True):
+                bank.once = once
+            yield
+            _go_back(banks)
+        finally:
+            for bank in banks:
+                bank.once = None
+
+    def _begun(self) -> list[Once]:
+        if self._kept:
+            for bank, once in zip(self._banks, self._kept, strict=True):
+                once.renew(bank.cores())
+            return self._kept
+        made = [
+            Once(bank.spec, bank.recipe, bank.cores(), self.exact, self.lasting)
+            for bank in self._banks
+        ]
+        self._kept = made if self.lasting else []
+        return made
 
 
 def _check_whole(bank: MPOBank) -> None:

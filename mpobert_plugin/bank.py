@@ -17,7 +17,7 @@ from mpobert_plugin.kept import Kept, Trust
 from mpobert_plugin.once import Once
 from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.reference import Reference
-from mpobert_plugin.stacked import Place, StackedBank
+from mpobert_plugin.stacked import Place, StackedBank, handed_slices
 from mpobert_plugin.strategy import BY_GROUPS, Strategy
 
 if TYPE_CHECKING:
@@ -154,8 +154,7 @@ class MPOBank(StackedBank):
             return (None,) * self.spec.n_layers
         bias = self.tensors()["bias"]
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        pieces = (bias if self.trust.kept is not None else bias.clone()).unbind(0)
-        return [pieces[number] for number in self.spec.bias]
+        return handed_slices(bias if self.trust.kept is not None else bias.clone(), self.spec.bias)
 
     def _strategy_now(self) -> str:
         """Return the strategy of a forward as this one."""

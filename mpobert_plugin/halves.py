@@ -66,12 +66,34 @@ def half_of(tensor: Tensor, divisor: int = 1) -> tuple[Tensor, Tensor]:
     >>> half.dtype, half[0].item(), scale.item()
     (torch.float16, 1.25, 4.0)
     """
+    scale = scale_of(tensor, divisor)
+    return times(tensor, scale.reciprocal(), torch.float16), scale
+
+
+def scale_of(tensor: Tensor, divisor: int = 1) -> Tensor:
+    """Return the power of two by which `half_of` divides a tensor.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        In any floating-point type but float64.
+    divisor : int
+        Rounded up to a power of two.
+
+    Returns
+    -------
+    Tensor of float32
+        (1,).
+
+    Examples
+    --------
+    >>> scale_of(torch.tensor([5.0, -1e-3])).item()
+    4.0
+    """
     size = torch.linalg.vector_norm(tensor.detach(), float("inf")).float().clamp_min(_SMALLEST)
     # The bits of the exponent alone are the largest power of two that is not above the number.
-    scale = (size.view(1).view(torch.int32) & _EXPONENT).view(torch.float32)
-    if divisor > 1:
-        scale = scale * float(1 << (divisor - 1).bit_length())
-    return times(tensor, scale.reciprocal(), torch.float16), scale
+    scale: Tensor = (size.view(1).view(torch.int32) & _EXPONENT).view(torch.float32)
+    return scale if divisor <= 1 else scale * float(1 << (divisor - 1).bit_length())
 
 
 def times(tensor: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:

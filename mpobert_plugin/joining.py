@@ -9,7 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from mpobert_plugin.halves import LONGEST_SUM, half_of, times
+from mpobert_plugin.halves import LONGEST_SUM, half_of
+from mpobert_plugin.unfold import unfolded
 
 # Central tensors, left and right chains, both parts of the adapters.
 Pieces: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
@@ -226,9 +227,9 @@ def second(half: Tensor, given: Operands, how: Joining) -> Tensor:
 
 
 def _unfolded(whole: Tensor, given: Operands, kind: torch.dtype, how: Joining) -> Tensor:
-    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
-    matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
     if given.scales is not None:
         by, left_by, right_by = given.scales
-        matrices = times(matrices, by * left_by * right_by, kind)
+        return unfolded(whole, by * left_by * right_by, kind, how)
+    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
+    matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
     return matrices.reshape(-1, i1 * i * i2, j1 * j * j2)[:, : how.rows, : how.cols]

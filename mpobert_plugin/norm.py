@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from mpobert_plugin.reader import Reader
-from mpobert_plugin.stacked import Place, StackedBank
+from mpobert_plugin.stacked import Place, StackedBank, handed_slices
 
 if TYPE_CHECKING:
     from mpobert_plugin.lazy import Values
@@ -60,9 +60,10 @@ class MPONormBank(StackedBank):
             In the order of the layers.
         """
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        weights, *rest = (tensor.clone().unbind(0) for tensor in self.tensors().values())
-        biases = rest[0] if rest else (None,) * len(weights)
-        return [(weights[k], biases[k]) for k in self.spec.slices]
+        used = self.spec.slices
+        weights, *rest = (handed_slices(each.clone(), used) for each in self.tensors().values())
+        biases = rest[0] if rest else [None] * len(weights)
+        return list(zip(weights, biases, strict=True))
 
     def extra_repr(self) -> str:
         """Return sizes and sharing for printing.

@@ -27,19 +27,46 @@ class Leaf:
         How the matrices are rebuilt.
     half : bool
         Whether the way back may be computed in float16 with sums in float32.
+    lasting : bool
+        Whether the matrices and the sums of their gradients stay at their places in memory from
+        one accumulation to the next, as recorded work of a GPU needs it.
     """
 
-    def __init__(self, operands: Pieces, how: Joining, half: bool) -> None:
+    def __init__(self, operands: Pieces, how: Joining, half: bool, lasting: bool = False) -> None:
         with torch.no_grad():
             made = join(*operands, how)
+        self.how = how
+        self.wide = replace(how, dtype=torch.float32, half=half) if how.dtype in HALF else how
         self.matrices = made.requires_grad_()
-        wide = replace(how, dtype=torch.float32, half=half) if how.dtype in HALF else how
-        # torch leaves this method without types.
-        self.promise: Tensor = Promise.apply(*operands, wide)  # type: ignore[no-untyped-call]
+        self.promise = self._promised(operands)
         self.total: Tensor | None = None
+        if lasting:
+            self.total = torch.zeros_like(made, dtype=self.wide.dtype)
         if how.dtype in HALF:
             # torch leaves this method without types.
             self.matrices.register_post_accumulate_grad_hook(self._add)  # type: ignore[no-untyped-call]
+        else:
+            # Where there is one, torch adds to it in place.
+            self.matrices.grad = self.total
+
+    def renew(self, operands: Pieces) -> None:
+        """Rebuild the matrices where they are, and begin with sums of zero.
+
+        Parameters
+        ----------
+        operands : tuple of (Tensor or None)
+            As at first.
+        """
+        with torch.no_grad():
+            self.matrices.copy_(join(*operands, self.how))
+            if self.total is not None:
+                self.total.zero_()
+        self.promise = self._promised(operands)
+
+    def _promised(self, operands: Pieces) -> Tensor:
+        # torch leaves this method without types.
+        made: Tensor = Promise.apply(*operands, self.wide)  # type: ignore[no-untyped-call]
+        return made
 
     def _add(self, leaf: Tensor) -> None:
         """Add a gradient in half precision to the sum, which is wide as those of parameters are."""
@@ -71,14 +98,22 @@ class Once:
         Stacked tensors by name, as they are at the beginning.
     exactly : bool
         Whether matrices in half precision are rebuilt in float32 and rounded once.
+    lasting : bool
+        Whether the leaves serve the accumulations that follow, too.
     """
 
     def __init__(
-        self, spec: BankSpec, how: Recipe, cores: Mapping[str, Tensor], exactly: bool
+        self,
+        spec: BankSpec,
+        how: Recipe,
+        cores: Mapping[str, Tensor],
+        exactly: bool,
+        lasting: bool = False,
     ) -> None:
         self.spec = spec
         self.how = how
         self.exactly = exactly
+        self.lasting = lasting
         # Replicas of a model on several devices have leaves of their own.
         self.leaves: dict[tuple[torch.dtype, torch.device], Leaf] = {}
         self._versions = {name: tensor._version for name, tensor in cores.items()}
@@ -106,10 +141,24 @@ class Once:
             forward = replace(joining, half=joining.half and not self.exactly)
             with exact(device.type):
                 operands = operands_of(self.spec, self.how, cores, forward)
-                leaf = self.leaves[dtype, device] = Leaf(operands, forward, joining.half)
+                leaf = Leaf(operands, forward, joining.half, self.lasting)
+            self.leaves[dtype, device] = leaf
         numbers = range(self.spec.n_layers) if self.spec.adapter_rank else self.how.matrix_of_layer
         each = leaf.matrices.unbind(0)
         return tuple(each[number] for number in numbers)
+
+    def renew(self, cores: Mapping[str, Tensor]) -> None:
+        """Begin another accumulation: rebuild all matrices where they are.
+
+        Parameters
+        ----------
+        cores : mapping of str to Tensor
+            Stacked tensors by name, as they are now.
+        """
+        self._versions = {name: tensor._version for name, tensor in cores.items()}
+        for (_, device), leaf in self.leaves.items():
+            with exact(device.type):
+                leaf.renew(operands_of(self.spec, self.how, cores, leaf.how))
 
     def check(self, cores: Mapping[str, Tensor]) -> None:
         """Refuse to go on when a tensor was modified since the matrices were rebuilt.

@@ -13,6 +13,7 @@ from mpobert_plugin.halves import HALF, exact
 from mpobert_plugin.joining import Joining, Pieces, fits_half, join
 from mpobert_plugin.rejoin import Rejoin
 from mpobert_plugin.spec import BankSpec
+from mpobert_plugin.thin import thin_product
 
 _ADAPTER = ("adapter_up", "adapter_down")
 
@@ -264,7 +265,9 @@ def _left_chain(cores: list[Tensor]) -> Tensor | None:
     for core in cores[1:]:
         a, rows, cols, bond = chain.shape
         _, _, i, j, right = core.shape
-        merged = chain.reshape(a, rows * cols, bond) @ core.reshape(a, bond, i * j * right)
+        merged = thin_product(
+            chain.reshape(a, rows * cols, bond), core.reshape(a, bond, i * j * right)
+        )
         merged = merged.view(a, rows, cols, i, j, right).transpose(2, 3)
         chain = merged.reshape(a, rows * i, cols * j, right)
     return chain

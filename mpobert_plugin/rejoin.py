@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpobert_plugin.halves import exact, half_of, wide_product
+from mpobert_plugin.halves import exact, scale_of, wide_product
 from mpobert_plugin.joining import Joining, Operands, first, from_left, join, operands
+from mpobert_plugin.unfold import as_products, folded
 
 Found = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -158,13 +158,12 @@ def _gradients(
     needs: tuple[bool, ...],
 ) -> Found:
     given = operands(central, left, right, how)
-    folded = _folded(grad, how)
     scales: tuple[Tensor, ...] | None = None
     if given.scales is None:
-        whole = folded.to(central.dtype).reshape(len(folded), -1)
+        whole = as_products(grad, how).to(central.dtype).reshape(len(grad), -1)
     else:
-        scaled, by = half_of(folded)
-        whole, scales = scaled.view(len(folded), -1), (*given.scales, by)
+        by = scale_of(grad)
+        whole, scales = folded(grad, by.reciprocal(), torch.float16, how), (*given.scales, by)
     first_is_left = from_left(left, right, how)
     half = first(given, how)
     last, d_half = _second_gradients(whole, half, given, first_is_left)
@@ -173,15 +172,6 @@ def _gradients(
     sides = (met, last) if first_is_left else (last, met)
     made = (None if middle is None else middle.view(central.shape), *sides)
     return _rescaled(made, (central, left, right), scales)
-
-
-def _folded(grad: Tensor, how: Joining) -> Tensor:
-    """Return gradients of matrices as gradients of the products."""
-    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
-    missing = (math.prod(how.col_dims) - how.cols, math.prod(how.row_dims) - how.rows)
-    if any(missing):
-        grad = torch.nn.functional.pad(grad, (0, missing[0], 0, missing[1]))
-    return grad.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
 
 
 def _second_gradients(

@@ -19,6 +19,43 @@ if TYPE_CHECKING:
 Place: TypeAlias = torch.device | str | None
 
 
+def handed_slices(stack: Tensor, used: Sequence[int]) -> list[Tensor]:
+    """Return the slice of each layer.
+
+    Layers that use one slice get views of their own: their gradients are then added up at once
+    and not one by one, in half precision with sums in float32.
+
+    Parameters
+    ----------
+    stack : Tensor
+        (slices, ...).
+    used : sequence of int
+        Number of the slice of each layer.
+
+    Returns
+    -------
+    list of Tensor
+        (...) each.
+
+    Examples
+    --------
+    >>> [piece.tolist() for piece in handed_slices(torch.tensor([[1.0], [2.0]]), (0, 1, 0))]
+    [[1.0], [2.0], [1.0]]
+    """
+    if not (torch.is_grad_enabled() and stack.requires_grad) or len(set(used)) == len(used):
+        pieces = stack.unbind(0)
+        return [pieces[number] for number in used]
+    layers: dict[int, list[int]] = {}
+    for layer, number in enumerate(used):
+        layers.setdefault(number, []).append(layer)
+    found = dict[int, Tensor]()
+    for piece, number in zip(stack.unbind(0), range(len(stack)), strict=True):
+        own = layers.get(number, [])
+        views = piece.expand(len(own), *piece.shape).unbind(0) if own else ()
+        found |= zip(own, views, strict=True)
+    return [found[layer] for layer in range(len(used))]
+
+
 class StackedBank(nn.Module):
     """Stacked parameters that the modules of all layers read.
 

@@ -55,8 +55,7 @@ def _side_by_side(tasks: list[Task], place: Place, say: Say) -> None:
     """Keep some processes busy; a task whose source is not done waits, and later ones go first."""
     context = multiprocessing.get_context("spawn")
     waiting, running = list(tasks), dict[Future[str], Task]()
-    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(place.side_by_side, context, **one_thread) as pool:
+    with ProcessPoolExecutor(place.side_by_side, context, initializer=_prepare) as pool:
         while waiting or running:
             for task in [task for task in waiting if ready(task, place.out)]:
                 if len(running) < place.side_by_side and time.time() < place.deadline:
@@ -68,6 +67,13 @@ def _side_by_side(tasks: list[Task], place: Place, say: Say) -> None:
             for future in finished:
                 task = running.pop(future)
                 say(_told(task, future.result(), place))
+
+
+def _prepare() -> None:
+    torch.set_num_threads(1)
+    # Loaders that are forked start at once; as children of a spawned process they would import
+    # everything again, many at a time.
+    multiprocessing.set_start_method("fork", force=True)
 
 
 def _told(task: Task, state: str, place: Place) -> str:

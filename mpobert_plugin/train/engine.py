@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mpobert_plugin.train.captured import Captured, recordable
+from mpobert_plugin.train.data.batches import Batch
 from mpobert_plugin.train.gradients import Gradients, reached
 from mpobert_plugin.train.late import Sent
 from mpobert_plugin.train.network import Network
+from mpobert_plugin.train.objective import is_padded
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from mpobert_plugin.train.data.batches import Batch
     from mpobert_plugin.train.norms import KindNorms
     from mpobert_plugin.train.objective import Objective
     from mpobert_plugin.train.precision import LossScale, Precision
@@ -82,6 +84,8 @@ class Engine:
         Makes a context around the micro-batches of a step, such as one that rebuilds matrices once.
     network : Network, optional
         How the network computes; by autocast without.
+    captured : Captured, optional
+        Records micro-batches and updates, and queues each by one call from then on.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Engine:
         clip: float = 1.0,
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
         network: Network | None = None,
+        captured: Captured | None = None,
     ) -> None:
         self.objective = objective
         self.optimizer = optimizer
@@ -105,6 +110,7 @@ class Engine:
         self.clip = clip
         self.around = around
         self.network = network or Network(precision)
+        self.captured = captured
         # The flags of the step that is being made, which have come once a micro-batch is queued.
         self.asked: Sent[Tensor] | None = None
 
@@ -188,18 +194,20 @@ class Engine:
             Norm of the mean gradient before clipping; whether one was not finite, so that nothing
             but the loss scale was changed.
         """
-        norm, overflow = self._prepare_update()
-        self.optimizer.step()
-        self.scale.update(overflow)
+        if self.captured is None:
+            return self._updated()
+        norm, overflow = self.captured("update", self._updated, ())
         return norm, overflow
 
-    def losses(self, batch: Batch) -> Any:
+    def losses(self, batch: Batch, padded: bool | None = None) -> Any:
         """Return the losses of a micro-batch, computed as the run computes.
 
         Parameters
         ----------
         batch : Batch
             On the host, so that a mask that hides nothing can be left out, or on the device.
+        padded : bool, optional
+            Whether it has padding, where that is known.
 
         Returns
         -------
@@ -207,7 +215,7 @@ class Engine:
             Sums.
         """
         with self.network.computing(), self.network.casting(self.processes.device):
-            return self.objective(batch)
+            return self.objective(batch, padded)
 
     def reached(self, batch: Batch) -> set[str]:
         """Return the names of the parameters that the losses depend on; nothing is changed.
@@ -229,10 +237,29 @@ class Engine:
         return reached(self.gradients.parameters, loss)
 
     def _backward(self, batch: Batch, counts: Tensor) -> Tensor:
-        losses = self.losses(batch)
+        if self.captured is None:
+            return self._learned(batch, counts)
+        padded, tensors = is_padded(batch), tuple(vars(batch).values())
+        name = ("micro-batch", padded, *(tensor.shape for tensor in tensors))
+
+        def work(*inputs: Tensor) -> tuple[Tensor]:
+            *placed, own = inputs
+            return (self._learned(Batch(*placed), own, padded),)
+
+        return self.captured(name, work, (*tensors, counts))[0]
+
+    def _learned(self, batch: Batch, counts: Tensor, padded: bool | None = None) -> Tensor:
+        losses = self.losses(batch, padded)
         (losses.mean(counts) * self.scale.value).backward()
         numbers: Tensor = losses.numbers()
         return numbers
+
+    def _updated(self) -> tuple[Tensor, Tensor]:
+        norm, overflow = self._prepare_update()
+        with recordable(self.optimizer):
+            self.optimizer.step()
+        self.scale.update(overflow)
+        return norm, overflow
 
     def _prepare_update(self) -> tuple[Tensor, Tensor]:
         """Unscale and clip the gradients; where one is not finite, make zeros of all."""

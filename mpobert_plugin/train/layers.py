@@ -7,7 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.locate import base_of, layer_names
@@ -20,21 +24,47 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # What takes long to compute: products of matrices and attention.
-_PRODUCTS = [
+_PRODUCTS = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")
+)
+_ATTENTION = frozenset(
     getattr(torch.ops.aten, name).default
     for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_flash_attention_for_cpu",
     )
-]
+)
+
+
+def kept_result(_ctx: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Return whether backward finds the result of an operation or computes it again.
+
+    Attention with dropout is computed again: where it is not, the random numbers of all that
+    follows would be others than those of the forward.
+    """
+    if operation in _PRODUCTS:
+        return CheckpointPolicy.MUST_SAVE
+    if operation in _ATTENTION and not _dropout(operation, args, kwargs):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _dropout(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    for number, argument in enumerate(operation._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[number] if number < len(args) else None
+            return float(
+                kwargs.get("dropout_p", argument.default_value if given is None else given)
+            )
+    return 0.0
+
+
 _WHOLE = partial(checkpoint, use_reentrant=False)
-_BUT_PRODUCTS = partial(_WHOLE, context_fn=partial(create_selective_checkpoint_contexts, _PRODUCTS))
+_BUT_PRODUCTS = partial(
+    _WHOLE, context_fn=partial(create_selective_checkpoint_contexts, kept_result)
+)
 
 
 class LayerCalls:
@@ -55,8 +85,8 @@ class LayerCalls:
         'none', or 'layers': each layer by ``torch.compile``.
     recompute : str
         'none', 'layers', or 'every_2', 'every_3', 'every_4': the first of so many layers. Or
-        'selective': all layers, but for products of matrices and attention, whose results are
-        kept; norms, activations and dropout are computed again.
+        'selective': all layers, but for products of matrices and attention without dropout, whose
+        results are kept; norms, activations and dropout are computed again.
     backend : str or callable
         As ``torch.compile`` takes it.
 

@@ -116,6 +116,9 @@ class Loop:
         parts, state = self.parts, checkpoint.state
         read_state(checkpoint.folder, parts.model, parts.engine.optimizer, parts.parameters)
         parts.engine.scale.load(state["scale"])
+        if parts.engine.captured is not None:
+            # The moments that were read are at other places.
+            parts.engine.captured.forget()
         found = state["progress"]
         self.progress = Progress(**{**found, "health": Health(**found["health"])})
         self._saved = checkpoint.step

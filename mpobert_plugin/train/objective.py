@@ -112,20 +112,22 @@ class Objective(nn.Module):
         """Whether the model predicts sentence order."""
         return self._orders is not None
 
-    def forward(self, batch: Batch) -> Losses:
+    def forward(self, batch: Batch, padded: bool | None = None) -> Losses:
         """Return the losses of a micro-batch.
 
         Parameters
         ----------
         batch : Batch
             On the host or on the device of the model, where it is put.
+        padded : bool, optional
+            Whether it has padding, where that is known; `is_padded` says it else.
 
         Returns
         -------
         Losses
             Sums.
         """
-        padded = is_padded(batch)
+        padded = is_padded(batch) if padded is None else padded
         batch = batch.to(self.model.device)
         output = base_of(self.model)(**self._inputs(batch, padded))
         hidden = output.last_hidden_state

@@ -80,6 +80,8 @@ class Rates:
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
     """Set the learning rate of every group, by its factor.
 
+    A rate that is there stays at its place in memory, where recorded steps read it.
+
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
@@ -88,4 +90,8 @@ def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
         Rate of a group whose factor is 1.
     """
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("lr_scale", 1.0)
+        own, before = rate * group.get("lr_scale", 1.0), group["lr"]
+        if isinstance(before, torch.Tensor) and before.device == own.device:
+            before.copy_(own)
+        else:
+            group["lr"] = own

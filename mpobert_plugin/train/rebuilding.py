@@ -6,12 +6,11 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.accumulate import accumulate
+from mpobert_plugin.accumulate import Accumulation
 from mpobert_plugin.locate import is_converted
 from mpobert_plugin.train.data.batches import micro_batches
 
@@ -108,20 +107,23 @@ def choose_rebuilding(
     if kept is not None and kept.get("accumulation") == accumulation:
         found = Rebuilding(str(kept["name"]), accumulation)
     else:
-        once, each = _measured(parts, _contexts(parts))
+        once, each = _measured(parts)
         name = ONCE if once <= _MARGIN * each else EACH
         found = Rebuilding(name, accumulation, (once, each))
-    parts.engine.around = _contexts(parts)[found.name]
+    parts.engine.around = _context(parts, found.name, parts.engine.captured is not None)
     return found
 
 
-def _contexts(parts: Parts) -> dict[str, Callable[[], Any]]:
-    return {ONCE: partial(accumulate, parts.model), EACH: nullcontext}
+def _context(parts: Parts, name: str, lasting: bool = False) -> Callable[[], Any]:
+    return Accumulation(parts.model, lasting=lasting).step if name == ONCE else nullcontext
 
 
-def _measured(parts: Parts, contexts: Mapping[str, Callable[[], Any]]) -> tuple[float, float]:
+def _measured(parts: Parts) -> tuple[float, float]:
     """Return the seconds of a step with each; the processes agree, since they add theirs up."""
     engine, accumulation = parts.engine, parts.division.accumulation
+    contexts = {name: _context(parts, name) for name in (ONCE, EACH)}
+    # As they are: what is recorded belongs to one of the two.
+    captured, engine.captured = engine.captured, None
     found = micro_batches(parts.samples, parts.division, 0, 1)
     batches = [next(found) for _ in range(min(accumulation, _MOST))]
     best = dict.fromkeys(contexts, math.inf)
@@ -131,6 +133,7 @@ def _measured(parts: Parts, contexts: Mapping[str, Callable[[], Any]]) -> tuple[
             if turn:
                 best[name] = min(best[name], seconds)
     engine.gradients.clear()
+    engine.captured = captured
     total = torch.tensor(list(best.values()), device=engine.processes.device)
     once, each = engine.processes.add(total).tolist()
     return once, each

@@ -14,6 +14,7 @@ RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
 GUARDS = ("stop", "rollback")
 NETWORKS = ("auto", "half", "autocast")
 COMPILES = ("none", "layers")
+GRAPHS = ("auto", "none", "steps")
 RECOMPUTES = ("none", "layers", "selective", "every_2", "every_3", "every_4")
 
 # The reference of the documentation is made from these three.
@@ -22,6 +23,7 @@ WORDS = {
     "reconstruction": RECONSTRUCTIONS,
     "network": NETWORKS,
     "compile": COMPILES,
+    "graphs": GRAPHS,
     "recompute": RECOMPUTES,
     "guard": GUARDS,
 }
@@ -123,6 +125,12 @@ def _check_together(config: Any) -> None:
         raise ConfigError(
             f"network='half' needs precision='fp16' or 'bf16', got {config.precision!r}. "
             "Use network='auto', which leaves float32 alone."
+        )
+    if config.recompute != "none" and config.graphs == "steps":
+        raise ConfigError(
+            f"graphs='steps' needs recompute='none', got {config.recompute!r}. Layers that run "
+            "again read the state of the random numbers, which a recording cannot: use "
+            "graphs='auto'."
         )
     if config.recompute == "selective" and config.compile != "none":
         raise ConfigError(

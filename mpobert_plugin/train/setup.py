@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.accumulate import accumulate
+from mpobert_plugin.accumulate import Accumulation
 from mpobert_plugin.errors import ConfigError, shorten
 from mpobert_plugin.groups import param_groups
 from mpobert_plugin.locate import is_converted
+from mpobert_plugin.train.captured import Captured, CudaGraphs
 from mpobert_plugin.train.data.batches import Division, micro_batches
 from mpobert_plugin.train.data.samples import Samples
 from mpobert_plugin.train.engine import Engine
 from mpobert_plugin.train.gradients import Gradients
 from mpobert_plugin.train.network import make_network
-from mpobert_plugin.train.objective import Objective
+from mpobert_plugin.train.objective import Objective, takes_whole_masks
 from mpobert_plugin.train.optimizers import make_optimizer
 from mpobert_plugin.train.precision import LossScale
 from mpobert_plugin.train.reentrant import use_nonreentrant
@@ -190,6 +190,7 @@ def _engine(
     if not parameters:
         raise ConfigError("the model must have a parameter that is trained, got none.")
     form, gradients = config.format(), Gradients(parameters)
+    captured = make_captured(objective.model, config, processes.device)
     return Engine(
         objective,
         make_optimizer(_groups(objective.model, config), config),
@@ -198,9 +199,46 @@ def _engine(
         LossScale(processes.device, config.loss_scale, config.scale_interval, form.scaled),
         processes,
         config.clip,
-        _around(objective.model, config, accumulation),
+        _around(objective.model, config, accumulation, lasting=captured is not None),
         make_network(objective.model, gradients, config),
+        captured,
     )
+
+
+def make_captured(
+    model: PreTrainedModel, config: PretrainConfig, device: torch.device
+) -> Captured | None:
+    """Return what records micro-batches and updates, or None when they run as they are.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        On the device.
+    config : PretrainConfig
+        Settings.
+    device : torch.device
+        Where is computed.
+
+    Returns
+    -------
+    Captured or None
+        By itself only on a GPU, for hosts that decide nothing by numbers on the device, and where
+        no layer runs again.
+
+    Raises
+    ------
+    ConfigError
+        When recording is asked for on another device.
+    """
+    on_gpu = device.type == "cuda"
+    if config.graphs == "steps" and not on_gpu:
+        raise ConfigError(
+            f"graphs='steps' needs a GPU, got the device {device.type!r}. Use graphs='auto'."
+        )
+    fits = on_gpu and config.recompute == "none" and takes_whole_masks(model)
+    if config.graphs == "none" or not (fits or config.graphs == "steps"):
+        return None
+    return Captured(CudaGraphs(device))
 
 
 def _groups(model: PreTrainedModel, config: PretrainConfig) -> list[dict[str, Any]]:
@@ -216,12 +254,16 @@ def _groups(model: PreTrainedModel, config: PretrainConfig) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
-def _around(model: PreTrainedModel, config: PretrainConfig, accumulation: int) -> Callable[[], Any]:
+def _around(
+    model: PreTrainedModel, config: PretrainConfig, accumulation: int, lasting: bool
+) -> Callable[[], Any]:
     """Rebuild the matrices once for a step, where that can save anything."""
     once = config.reconstruction == "per_step"
     if config.reconstruction == "auto":
         once = accumulation > 1
-    return partial(accumulate, model) if once and is_converted(model) else nullcontext
+    return (
+        Accumulation(model, lasting=lasting).step if once and is_converted(model) else nullcontext
+    )
 
 
 def _leave_out_unreached(engine: Engine, samples: Samples, division: Division) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -187,3 +188,31 @@ def test_the_planned_memory_is_the_measured_one(strategy):
     # Beside the plan's: a few activations, and the gradients that are added to those kept.
     grads = sum(p.nbytes for p in model.parameters())
     assert 0.8 * cost.peak < peak < 1.3 * cost.peak + grads
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("row_dims", "col_dims", "rows", "cols"),
+    [
+        ((2, 2, 3), (3, 2, 2), 12, 12),
+        ((4, 2, 3), (2, 5, 2), 23, 19),
+        ((1, 6, 1), (1, 7, 1), 6, 7),
+        ((1, 3, 4), (2, 2, 1), 11, 4),
+        ((16, 8, 32), (16, 4, 16), 4096, 1024),
+    ],
+)
+def test_the_kernel_moves_as_torch_does(row_dims, col_dims, rows, cols, kind):
+    from mpobert_plugin.joining import Joining
+    from mpobert_plugin.unfold import folded, unfolded
+
+    how = Joining((1,), row_dims, col_dims, rows, cols, True, (0,), 0.0, kind, True)
+    entries = math.prod(row_dims) * math.prod(col_dims)
+    whole = torch.randn(3, entries, device="cuda").half()
+    factor = torch.tensor([0.5], device="cuda")
+    matrices = torch.randn(3, rows, cols, device="cuda", dtype=kind)
+    # With a graph torch's own operations do it.
+    wanted = unfolded(whole, factor, kind, how), folded(matrices, factor, torch.float16, how)
+    with torch.no_grad():
+        found = unfolded(whole, factor, kind, how), folded(matrices, factor, torch.float16, how)
+    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(found[1], wanted[1])

@@ -95,9 +95,16 @@ def peak_of_step(scene: Scene, one: Trained) -> dict[str, Any]:
     dict
         GiB at the peak, and above what was there before; empty on a CPU.
     """
+    _forget_recorded(one)
     with _peak(scene.device) as found:
         one.step()
     return found
+
+
+def _forget_recorded(one: Trained) -> None:
+    """Run steps as they are from now on: a recorded one keeps its memory, unseen by the counts."""
+    one.rest()
+    one.engine.captured = None
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def _beside_plain(scene: Scene, form: str, count: int) -> Values:
     found: Values = {}
     for label, what in (("", "passes"), (", with update", "step")):
         works = {name: getattr(one, what) for name, one in both.items()}
-        for name, timing in compared(works, scene.pace, scene.processes).items():
+        rests = {name: one.rest for name, one in both.items()}
+        for name, timing in compared(works, scene.pace, scene.processes, rests).items():
             found[name + label] = speeds(scene, made[name], samples, timing)
     return found

@@ -20,7 +20,7 @@ from mpobert_plugin.train.late import Sent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch.optim import Optimizer
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from mpobert_plugin.train.bench.scene import Scene, Values
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 # What is done for each micro-batch; the rest is done once for a step.
 _EACH = ("loader_wait", "micro_batches")
 _MOST_STEPS = 1_000_000
-_WARM_UPS = 2
+# Recording begins after two steps.
+_WARM_UPS = 4
 
 
 def parts(scene: Scene) -> list[Case]:
@@ -77,21 +78,21 @@ def _with_processes(scene: Scene, processes: TimedProcesses) -> Scene:
 
 def _time_parts(one: Trained, watch: Stopwatch) -> None:
     engine = one.engine
-    engine.around = watch.around(engine.around, "inside", "way_back")
-    if is_converted(one.model):
+    entering = "entering" if is_converted(one.model) else "nothing"
+    engine.around = watch.around(engine.around, entering, "inside", "way_back")
+    update = engine.update
+
+    def updated() -> tuple[Tensor, Tensor]:
+        with watch.lap("optimizer"):
+            return update()
+
+    engine.update = updated  # type: ignore[method-assign]
+    # A recorded micro-batch tells nothing of what is in it.
+    if is_converted(one.model) and engine.captured is None:
         base = base_of(one.model)
         # The hooks of the banks are between these two.
         base.register_forward_pre_hook(_beginning(watch), prepend=True)
         base.register_forward_pre_hook(_ending(watch))
-
-    def before(_optimizer: Optimizer, *_more: Any) -> None:
-        watch.begin("optimizer")
-
-    def after(_optimizer: Optimizer, *_more: Any) -> None:
-        watch.end("optimizer")
-
-    engine.optimizer.register_step_pre_hook(before)
-    engine.optimizer.register_step_post_hook(after)
 
 
 def _beginning(watch: Stopwatch) -> Any:
@@ -151,7 +152,7 @@ def _summary(found: dict[str, float], count: int, whole: int) -> dict[str, Any]:
     rebuilding = found.get("rebuilding", 0.0)
     named = {
         "loader_wait": found["loader_wait"],
-        "rebuilding": rebuilding,
+        "rebuilding": rebuilding + found.get("entering", 0.0),
         "micro_batches": found.get("inside", 0.0) - rebuilding,
         "way_back": found.get("way_back", 0.0),
         "all_reduce": found.get("all_reduce", 0.0),

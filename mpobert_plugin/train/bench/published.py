@@ -20,6 +20,7 @@ OURS, THEIRS = "mpo", "reference"
 _AS_PUBLISHED = {
     "network": "autocast",
     "compile": "none",
+    "graphs": "none",
     "recompute": "none",
     "reconstruction": "per_micro_batch",
 }
@@ -80,7 +81,8 @@ def _beside(scene: Scene, form: str, attention: str) -> Values:
     theirs, size = fitting(scene.config.micro_batch, run)
     ours = trained(scene, make_mpo(scene), precision=first)
     works = {THEIRS: theirs.passes, OURS: ours.passes}
-    timed = compared(works, scene.pace, scene.processes)
+    rests = {THEIRS: theirs.rest, OURS: ours.rest}
+    timed = compared(works, scene.pace, scene.processes, rests)
     samples = scene.config.micro_batch
     own, other = (scene.with_settings(precision=name) for name in (first, form))
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 import sys
 import time
@@ -27,6 +26,7 @@ from mpobert_plugin.train.bench.scaling import scaling
 from mpobert_plugin.train.bench.scene import Scene
 from mpobert_plugin.train.bench.text import made_up_corpus
 from mpobert_plugin.train.bench.timing import Pace
+from mpobert_plugin.train.bench.trained import let_go
 from mpobert_plugin.train.bench.update import update
 from mpobert_plugin.train.data.store import open_corpus
 from mpobert_plugin.train.processes import joined
@@ -243,9 +243,7 @@ def _let_go(device: torch.device) -> None:
     # Each network brings graphs of the same code, which has room for a few alone.
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
+    let_go(device)
 
 
 def _line(row: dict[str, Any]) -> str:

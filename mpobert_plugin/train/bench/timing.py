@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from mpobert_plugin.train.processes import Processes
 
-_WARM_UPS = 2
+# Two runs as they are, one that records, and one of what was recorded.
+_WARM_UPS = 4
 _MOST_CALLS = 20
 # Fewer say nothing about the spread.
 _LEAST_ROUNDS = 2
@@ -78,7 +79,10 @@ def wait(device: torch.device) -> None:
 
 
 def compared(
-    works: Mapping[str, Callable[[], object]], pace: Pace, processes: Processes
+    works: Mapping[str, Callable[[], object]],
+    pace: Pace,
+    processes: Processes,
+    rests: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, Timing]:
     """Return what each contender took, timed in turns; all processes time the same calls.
 
@@ -90,6 +94,9 @@ def compared(
         How long.
     processes : Processes
         Who takes part.
+    rests : mapping of str to callable, optional
+        What gives back the memory of a contender behind each of its turns, where they do not fit
+        side by side; each turn then begins with calls that are not counted.
 
     Returns
     -------
@@ -104,14 +111,19 @@ def compared(
     >>> timed["nothing"].ratio, timed["a sum"].rounds
     (1.0, 2)
     """
-    calls = {name: _calls(work, pace, processes) for name, work in works.items()}
+    rests = rests or {}
+    calls = {name: _calls(work, pace, processes, rests.get(name)) for name, work in works.items()}
     times: dict[str, list[float]] = {name: [] for name in works}
     for number in range(pace.rounds):
         if number >= _LEAST_ROUNDS and processes.any(time.monotonic() > pace.until):
             break
         # The order is turned around each time, so that none is always the first.
         for name in list(works)[:: -1 if number % 2 else 1]:
+            if name in rests:
+                _warm_up(works[name])
             times[name].append(_timed(works[name], calls[name], processes))
+            if name in rests:
+                rests[name]()
     first = times[next(iter(works))]
     return {name: _timing(own, first) for name, own in times.items()}
 
@@ -132,10 +144,21 @@ def _timed(work: Callable[[], object], calls: int, processes: Processes) -> floa
     return max(time.perf_counter() - start, 1e-9) / calls
 
 
-def _calls(work: Callable[[], object], pace: Pace, processes: Processes) -> int:
-    """Return how many calls make a turn, the same in all processes."""
+def _warm_up(work: Callable[[], object]) -> None:
     for _ in range(_WARM_UPS):
         work()
+
+
+def _calls(
+    work: Callable[[], object],
+    pace: Pace,
+    processes: Processes,
+    rest: Callable[[], object] | None,
+) -> int:
+    """Return how many calls make a turn, the same in all processes."""
+    _warm_up(work)
     took = torch.tensor(_timed(work, 1, processes), device=processes.device)
     mean = float(processes.add(took)) / processes.world_size
+    if rest is not None:
+        rest()
     return max(1, min(_MOST_CALLS, round(pace.turn / mean)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.engine import Engine, StepResult
 
 _RATE = 1e-9
+
+
+def let_go(device: torch.device) -> None:
+    """Free the memory of a device that nothing holds any more.
+
+    Parameters
+    ----------
+    device : torch.device
+        A GPU, or a CPU, where nothing is to be done.
+    """
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,13 @@ class Trained:
     def passes(self) -> None:
         """Run forwards and backwards of the micro-batches, without an update."""
         self.engine.accumulate(self.batches, self.counts)
+
+    def rest(self) -> None:
+        """Give memory back: what was recorded is forgotten, and recorded anew when it runs."""
+        captured = self.engine.captured
+        if captured is not None:
+            captured.forget()
+        let_go(self.counts.device)
 
     def step(self) -> StepResult:
         """Return what a whole step told.

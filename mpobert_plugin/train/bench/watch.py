@@ -77,16 +77,20 @@ class Stopwatch:
         self.end(name)
 
     def around(
-        self, context: Callable[[], AbstractContextManager[object]], inside: str, leaving: str
+        self,
+        context: Callable[[], AbstractContextManager[object]],
+        entering: str,
+        inside: str,
+        leaving: str,
     ) -> Callable[[], AbstractContextManager[object]]:
-        """Return a maker of contexts that times what is inside, and the way out.
+        """Return a maker of contexts that times the way in, what is inside, and the way out.
 
         Parameters
         ----------
         context : callable
             Makes the contexts.
-        inside, leaving : str
-            Names of the two parts.
+        entering, inside, leaving : str
+            Names of the three parts.
 
         Returns
         -------
@@ -96,7 +100,9 @@ class Stopwatch:
 
         @contextmanager
         def timed() -> Iterator[None]:
+            self.begin(entering)
             with context():
+                self.end(entering)
                 with self.lap(inside):
                     yield
                 self.begin(leaving)

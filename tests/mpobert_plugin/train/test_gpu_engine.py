@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 
-from mpobert_plugin.accumulate import accumulate
+from mpobert_plugin.accumulate import Accumulation, accumulate
+from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.locate import is_converted
+from mpobert_plugin.train.captured import Captured, CudaGraphs
 from mpobert_plugin.train.late import Sent
 from mpobert_plugin.train.optimizers import Rates, set_rate
 from mpobert_plugin.train.run import pretrain
@@ -196,3 +199,91 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
     pretrain(fresh(5, **rates), corpus, config, tmp_path / "cut", device="cuda")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+
+
+def recorded(model, *words, once=True, **options):
+    """Return an engine that records its steps."""
+    if once and is_converted(model):
+        options["around"] = Accumulation(model, lasting=True).step
+    else:
+        options["around"] = nullcontext
+    engine = engine_of(model, *words, device="cuda", **options)
+    engine.captured = Captured(CudaGraphs(torch.device("cuda")))
+    return engine
+
+
+def trail(engine, steps=5):
+    """Return the losses of some steps, and the weights behind them."""
+    rates = Rates(Schedule("linear", 10, 2), 1e-2, "cuda")
+    losses = []
+    for step in range(steps):
+        set_rate(engine.optimizer, rates(step, engine.scale.skipped))
+        losses.append(engine.step([b.pin_memory() for b in batches()], reseed).numbers)
+    weights_now = [p.detach().clone() for p in engine.objective.model.parameters()]
+    return torch.stack(losses), weights_now
+
+
+@pytest.mark.parametrize("compiled", ["none", "layers"])
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    ("precision", "network"), [("fp16", "half"), ("bf16", "autocast"), ("fp32", "autocast")]
+)
+@pytest.mark.parametrize("host", ["bert", "mpobert", "whole bert"])
+def test_recorded_steps_have_the_same_bits(host, precision, network, once, compiled, deterministic):
+    words = (precision, network, compiled)
+    plain = on_gpu(host, dropout=0.1)
+    options = {"backend": "inductor", "lr": 1e-2}
+    if not once:
+        options["around"] = nullcontext
+    wanted, there = trail(gpu_engine(plain, *words, **options))
+    options.pop("around", None)
+    found, here = trail(recorded(on_gpu(host, dropout=0.1), *words, once=once, **options))
+    assert torch.equal(found, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+def test_recorded_steps_wait_for_nothing(no_waiting):
+    engine = recorded(on_gpu("mpobert", dropout=0.1), "fp16", "half", lr=1e-2)
+    rates = Rates(Schedule("linear", 10, 2), 1e-2, "cuda")
+    pinned = [batch.pin_memory() for batch in batches()]
+    for step in range(3):
+        set_rate(engine.optimizer, rates(step, engine.scale.skipped))
+        engine.step(pinned, reseed)
+    torch.cuda.synchronize()
+    no_waiting()
+    for step in range(3, 6):
+        set_rate(engine.optimizer, rates(step, engine.scale.skipped))
+        sent = Sent(engine.step(pinned, reseed))
+    torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(sent.read().norm)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+def test_a_run_with_recorded_steps_ends_with_the_same_bits(optimizer, tmp_path, deterministic):
+    corpus = corpus_in(tmp_path / "corpus")
+    config = BASE.replace(precision="fp16", optimizer=optimizer, log_every=1, shorter=0.5)
+    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    for graphs in ("none", "steps"):
+        folder = tmp_path / graphs
+        pretrain(fresh(**rates), corpus, config.replace(graphs=graphs), folder, device="cuda")
+    assert same(weights(tmp_path / "none"), weights(tmp_path / "steps"))
+    assert losses(tmp_path / "none") == losses(tmp_path / "steps")
+
+
+def test_an_overflow_in_recorded_steps_is_skipped():
+    engine = recorded(on_gpu("bert"), "fp16", "half", lr=1e-2)
+    trail(engine, 4)
+    engine.scale.value.fill_(2.0**24)
+    before = [parameter.detach().clone() for parameter in engine.objective.model.parameters()]
+    result = engine.step([b.pin_memory() for b in batches()], reseed)
+    assert result.skipped
+    after = engine.objective.model.parameters()
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+def test_what_cannot_be_recorded_is_told():
+    captured = Captured(CudaGraphs(torch.device("cuda")), warm_ups=0)
+    numbers = torch.ones(3, device="cuda")
+    with pytest.raises(ConfigError, match="cannot be recorded as CUDA graphs"):
+        captured("reads", lambda x: (x * float(x.sum()),), [numbers])
+    assert float((numbers + 1).sum()) == 6.0

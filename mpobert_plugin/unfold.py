@@ -1,0 +1,129 @@
+"""Products as matrices and back: one pass over the memory that moves, scales and rounds."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mpobert_plugin.halves import times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpobert_plugin.joining import Joining
+
+
+def unfolded(whole: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -> Tensor:
+    """Return products as matrices, times a factor and rounded once.
+
+    Parameters
+    ----------
+    whole : Tensor
+        (matrices, ...) with rows and columns of the left chain, of the central tensor and of the
+        right chain, one behind the other.
+    factor : Tensor of float32
+        (1,).
+    dtype : torch.dtype
+        Element type of the result.
+    how : Joining
+        Sizes.
+
+    Returns
+    -------
+    Tensor
+        (matrices, rows, cols).
+
+    Examples
+    --------
+    >>> from mpobert_plugin.joining import Joining
+    >>> how = Joining((1,), (1, 2, 1), (1, 2, 1), 2, 2, True, (0,), 0.0, torch.float16)
+    >>> unfolded(torch.ones(1, 4), torch.tensor([0.5]), torch.float16, how).tolist()
+    [[[0.5, 0.5], [0.5, 0.5]]]
+    """
+    kernel = _kernel(whole)
+    if kernel is not None:
+        made = torch.empty(len(whole), how.rows, how.cols, dtype=dtype, device=whole.device)
+        kernel(made, whole.contiguous(), factor, how, back=False)
+        return made
+    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
+    matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
+    matrices = times(matrices, factor, dtype)
+    return matrices.reshape(-1, i1 * i * i2, j1 * j * j2)[:, : how.rows, : how.cols]
+
+
+def folded(matrices: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -> Tensor:
+    """Return matrices as products, times a factor and rounded once: the inverse of `unfolded`.
+
+    Parameters
+    ----------
+    matrices : Tensor
+        (matrices, rows, cols).
+    factor : Tensor of float32
+        (1,).
+    dtype : torch.dtype
+        Element type of the result.
+    how : Joining
+        Sizes.
+
+    Returns
+    -------
+    Tensor
+        (matrices, entries), with zeros where rows or columns were filled up.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.joining import Joining
+    >>> how = Joining((1,), (1, 2, 1), (1, 2, 1), 2, 2, True, (0,), 0.0, torch.float16)
+    >>> folded(torch.ones(1, 2, 2), torch.tensor([2.0]), torch.float16, how).tolist()
+    [[2.0, 2.0, 2.0, 2.0]]
+    """
+    kernel = _kernel(matrices)
+    if kernel is not None:
+        entries = math.prod(how.row_dims) * math.prod(how.col_dims)
+        made = torch.empty(len(matrices), entries, dtype=dtype, device=matrices.device)
+        kernel(matrices.contiguous(), made, factor, how, back=True)
+        return made
+    return times(as_products(matrices, how), factor, dtype).flatten(1)
+
+
+def as_products(matrices: Tensor, how: Joining) -> Tensor:
+    """Return matrices, filled up with zeros, with their indices in the order of the products.
+
+    Parameters
+    ----------
+    matrices : Tensor
+        (matrices, rows, cols).
+    how : Joining
+        Sizes.
+
+    Returns
+    -------
+    Tensor
+        Of seven dimensions, not contiguous.
+    """
+    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
+    missing = (math.prod(how.col_dims) - how.cols, math.prod(how.row_dims) - how.rows)
+    if any(missing):
+        matrices = torch.nn.functional.pad(matrices, (0, missing[0], 0, missing[1]))
+    return matrices.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
+
+
+def _kernel(tensor: Tensor) -> Callable[..., None] | None:
+    """Return the kernel for a tensor, or None where torch's own operations do it."""
+    if tensor.device.type != "cuda" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    return _triton_kernel()
+
+
+@cache
+def _triton_kernel() -> Callable[..., None] | None:
+    # torch for CUDA brings triton on Linux alone.
+    try:
+        from mpobert_plugin.unfold_kernel import move
+    except ImportError:
+        return None
+    return move
