@@ -45,7 +45,7 @@ class Recipe:
     tune_steps: int = 600
     sizes: Sizes = field(default_factory=Sizes)
     settings: dict[str, Any] = field(default_factory=dict)
-    rates: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
+    rates: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
 
     def config(self, steps: int, seed: int, rate: float = 1.0) -> PretrainConfig:
         """Return the settings of one run, whose learning rate is multiplied by `rate`."""
@@ -67,7 +67,7 @@ RECIPES = {
     "usual": Recipe("deviation 0.02, 16k tokens a step, AdamW 1e-3", settings=BASE),
     "more-steps": Recipe(
         "as damped, twice as many steps of 8k tokens",
-        steps=5000,
+        steps=3000,
         probe_steps=1600,
         tune_steps=1200,
         sizes=DAMPED,

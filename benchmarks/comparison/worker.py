@@ -56,7 +56,9 @@ def run_task(task: Task, recipe: Recipe, place: Place) -> str:
     folder = place.out / task.name
     source = _source(task, place.out)
     model = build(task.model, recipe.sizes, task.seed, source)
-    config = recipe.config(task.steps, task.seed, task.rate).replace(workers=place.workers)
+    config = recipe.config(task.steps, task.seed, task.rate).replace(
+        workers=place.workers, compile="none" if place.device == "cpu" else "layers"
+    )
     found: dict[str, Any] = {**vars(task), "parameters": count(model), "lr": config.lr}
     try:
         with wish_at(place.deadline):

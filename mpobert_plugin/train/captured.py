@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class Recorder(Protocol):
     def begin(self) -> None:
         """Make room before work runs for the first time."""
 
+    def forget(self) -> None:
+        """Take note that everything that was recorded is dropped."""
+
     def run(self, work: Work, inputs: Tensors) -> Tensors:
         """Return what work returns."""
 
@@ -50,7 +53,7 @@ class CudaGraphs:
         self.device = device
         # torch leaves this class without types.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
 
     def begin(self) -> None:
         """Free what is cached, or what stays from the first run would be put into pieces of it.
@@ -58,6 +61,10 @@ class CudaGraphs:
         Large blocks that hold a little would then be lost for what is recorded.
         """
         torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """Take another pool next time: torch frees one whose graphs are gone, and not for reuse."""
+        self._pool = None
 
     def run(self, work: Work, inputs: Tensors) -> Tensors:
         """Return what work returns, run on the stream on which it is recorded later.
@@ -104,6 +111,7 @@ class CudaGraphs:
             When the work cannot be recorded: it waits for the device, as some models do.
         """
         graph = torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         # Other threads, such as the one that pins batches, may go on with what they do.
         recording = torch.cuda.graph(
             graph, self._pool, self._stream, capture_error_mode="thread_local"
@@ -186,6 +194,7 @@ class Captured:
     def forget(self) -> None:
         """Forget what was recorded: things have got other places in memory."""
         self._kept.clear()
+        self._recorder.forget()
 
     def _room(self, inputs: Sequence[Tensor]) -> Tensors:
         device = self._recorder.device

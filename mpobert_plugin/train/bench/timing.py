@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from mpobert_plugin.train.processes import Processes
 
-# Two runs as they are, one that records, and one of what was recorded.
-_WARM_UPS = 4
+# Two runs as they are, and one that records.
+_WARM_UPS = 3
 _MOST_CALLS = 20
 # Fewer say nothing about the spread.
 _LEAST_ROUNDS = 2

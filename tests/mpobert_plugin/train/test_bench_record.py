@@ -85,8 +85,19 @@ def test_turns_stop_when_time_is_over_and_ratios_are_of_rounds():
     assert timed["a"].rounds == timed["b"].rounds == 2
     assert (timed["a"].ratio, timed["a"].low, timed["a"].high) == (1.0, 1.0, 1.0)
     assert timed["b"].low <= timed["b"].ratio <= timed["b"].high
-    # Two to warm up and one to tell the length of a turn, then in turns.
-    assert calls == ["a"] * 3 + ["b"] * 3 + ["a", "b", "b", "a"]
+    # Three to warm up and one to tell the length of a turn, then in turns.
+    assert calls == ["a"] * 4 + ["b"] * 4 + ["a", "b", "b", "a"]
+
+
+def test_contenders_that_rest_give_back_their_memory_behind_each_turn():
+    calls = []
+    works = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    rests = {"a": lambda: calls.append("rest")}
+    compared(works, Pace(rounds=2, turn=0.0), Processes(), rests)
+    again = ["a"] * 3
+    first = [*again, "a", "rest"], ["b"] * 4
+    turns = [*again, "a", "rest"], ["b"], ["b"], [*again, "a", "rest"]
+    assert calls == sum((*first, *turns), [])
 
 
 def test_a_stopwatch_adds_up_laps():

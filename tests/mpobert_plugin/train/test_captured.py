@@ -30,6 +30,9 @@ class Again:
     def begin(self):
         pass
 
+    def forget(self):
+        pass
+
     def run(self, work, inputs):
         self.runs += 1
         return work(*inputs)

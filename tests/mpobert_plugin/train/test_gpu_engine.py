@@ -281,6 +281,14 @@ def test_an_overflow_in_recorded_steps_is_skipped():
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
+def test_what_was_forgotten_is_recorded_anew():
+    engine = recorded(on_gpu("mpobert"), "fp16", "half", lr=1e-2)
+    trail(engine, 4)
+    engine.captured.forget()
+    losses_then, _ = trail(engine, 5)
+    assert torch.isfinite(losses_then).all()
+
+
 def test_what_cannot_be_recorded_is_told():
     captured = Captured(CudaGraphs(torch.device("cuda")), warm_ups=0)
     numbers = torch.ones(3, device="cuda")
