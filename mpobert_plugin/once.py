@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from mpobert_plugin.adding import add_wide
 from mpobert_plugin.errors import ChangedTensorError
 from mpobert_plugin.halves import HALF, exact
 from mpobert_plugin.joining import Joining, Pieces, join
@@ -17,7 +19,9 @@ from mpobert_plugin.spec import BankSpec
 
 
 class Leaf:
-    """Matrices that stand at the end of several graphs, and the one way from them to the cores.
+    """Matrices that stand at the ends of several graphs, and the one way from them to the cores.
+
+    Each matrix is a leaf of its own, so that its gradient is added up as soon as it is there.
 
     Parameters
     ----------
@@ -34,20 +38,17 @@ class Leaf:
 
     def __init__(self, operands: Pieces, how: Joining, half: bool, lasting: bool = False) -> None:
         with torch.no_grad():
-            made = join(*operands, how)
+            self.matrices = join(*operands, how)
         self.how = how
+        # Sums are as wide as those of parameters are.
         self.wide = replace(how, dtype=torch.float32, half=half) if how.dtype in HALF else how
-        self.matrices = made.requires_grad_()
         self.promise = self._promised(operands)
-        self.total: Tensor | None = None
-        if lasting:
-            self.total = torch.zeros_like(made, dtype=self.wide.dtype)
-        if how.dtype in HALF:
+        self.total = self._zeros() if lasting else None
+        self.each = tuple(matrix.requires_grad_() for matrix in self.matrices.unbind(0))
+        for number, matrix in enumerate(self.each):
+            hook = partial(self._add, number)
             # torch leaves this method without types.
-            self.matrices.register_post_accumulate_grad_hook(self._add)  # type: ignore[no-untyped-call]
-        else:
-            # Where there is one, torch adds to it in place.
-            self.matrices.grad = self.total
+            matrix.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def renew(self, operands: Pieces) -> None:
         """Rebuild the matrices where they are, and begin with sums of zero.
@@ -68,21 +69,16 @@ class Leaf:
         made: Tensor = Promise.apply(*operands, self.wide)  # type: ignore[no-untyped-call]
         return made
 
-    def _add(self, leaf: Tensor) -> None:
-        """Add a gradient in half precision to the sum, which is wide as those of parameters are."""
-        gradient, leaf.grad = leaf.grad, None
-        if gradient is not None:
-            self.total = gradient.float() if self.total is None else self.total.add_(gradient)
+    def _zeros(self) -> Tensor:
+        return torch.zeros_like(self.matrices, dtype=self.wide.dtype)
 
-    def gradient(self) -> Tensor | None:
-        """Return the sum of the gradients so far.
-
-        Returns
-        -------
-        Tensor or None
-            (outputs, rows, cols); None before the first backward.
-        """
-        return self.matrices.grad if self.total is None else self.total
+    def _add(self, number: int, matrix: Tensor) -> None:
+        gradient, matrix.grad = matrix.grad, None
+        if gradient is None:
+            return
+        if self.total is None:
+            self.total = self._zeros()
+        add_wide(self.total[number], gradient)
 
 
 class Once:
@@ -131,7 +127,7 @@ class Once:
         Returns
         -------
         tuple of Tensor
-            (rows, cols) each, parts of a leaf.
+            (rows, cols) each; layers that use the same slices get one object.
         """
         device = cores["central"].device
         leaf = self.leaves.get((dtype, device))
@@ -144,8 +140,7 @@ class Once:
                 leaf = Leaf(operands, forward, joining.half, self.lasting)
             self.leaves[dtype, device] = leaf
         numbers = range(self.spec.n_layers) if self.spec.adapter_rank else self.how.matrix_of_layer
-        each = leaf.matrices.unbind(0)
-        return tuple(each[number] for number in numbers)
+        return tuple(leaf.each[number] for number in numbers)
 
     def renew(self, cores: Mapping[str, Tensor]) -> None:
         """Begin another accumulation: rebuild all matrices where they are.
@@ -191,5 +186,5 @@ class Once:
         list of (Tensor, Tensor)
             For ``torch.autograd.backward``.
         """
-        found = [(leaf.promise, leaf.gradient()) for leaf in self.leaves.values()]
+        found = [(leaf.promise, leaf.total) for leaf in self.leaves.values()]
         return [(promise, total) for promise, total in found if total is not None]

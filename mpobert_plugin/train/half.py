@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mpobert_plugin.adding import add_wide
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.locate import is_converted
 from mpobert_plugin.runtime import banks_of
@@ -135,4 +136,4 @@ def _copies(masters: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 def _add_to(total: Tensor, copy: Tensor) -> None:
     gradient, copy.grad = copy.grad, None
     if gradient is not None:
-        total.add_(gradient)
+        add_wide(total, gradient)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.accumulate import Accumulation
 from mpobert_plugin.locate import is_converted
 from mpobert_plugin.train.data.batches import micro_batches
+from mpobert_plugin.train.setup import accumulation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +115,9 @@ def choose_rebuilding(
 
 
 def _context(parts: Parts, name: str, lasting: bool = False) -> Callable[[], Any]:
-    return Accumulation(parts.model, lasting=lasting).step if name == ONCE else nullcontext
+    if name == EACH:
+        return nullcontext
+    return accumulation_of(parts.model, parts.division.accumulation, lasting).step
 
 
 def _measured(parts: Parts) -> tuple[float, float]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.processes import Processes
     from mpobert_plugin.train.settings import PretrainConfig
 
+# Micro-batches of a step for which matrices in half precision are rebuilt in float32.
+_MANY = 32
 # What decays besides what `param_groups` lets decay: matrices, as is the custom of LAMB.
 DECAYED = ("central", "adapter", "dense", "embedding", "head")
 
@@ -261,9 +263,29 @@ def _around(
     once = config.reconstruction == "per_step"
     if config.reconstruction == "auto":
         once = accumulation > 1
-    return (
-        Accumulation(model, lasting=lasting).step if once and is_converted(model) else nullcontext
-    )
+    if not once or not is_converted(model):
+        return nullcontext
+    return accumulation_of(model, accumulation, lasting).step
+
+
+def accumulation_of(model: PreTrainedModel, count: int, lasting: bool = False) -> Accumulation:
+    """Return what rebuilds matrices once for a step.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Converted.
+    count : int
+        Micro-batches of a step, in each process.
+    lasting : bool
+        As for `Accumulation`.
+
+    Returns
+    -------
+    Accumulation
+        That rebuilds exactly where there are many micro-batches; for few it would take long.
+    """
+    return Accumulation(model, exact=count >= _MANY, lasting=lasting)
 
 
 def _leave_out_unreached(engine: Engine, samples: Samples, division: Division) -> list[str]:

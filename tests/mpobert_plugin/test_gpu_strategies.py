@@ -216,3 +216,15 @@ def test_the_kernel_moves_as_torch_does(row_dims, col_dims, rows, cols, kind):
         found = unfolded(whole, factor, kind, how), folded(matrices, factor, torch.float16, how)
     assert torch.equal(found[0], wanted[0])
     assert torch.equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [10, 2**18, 2**18 + 7])
+def test_gradients_are_added_as_torch_adds_them(size, kind):
+    from mpobert_plugin.adding import add_wide
+
+    total = torch.randn(size, device="cuda")
+    gradient = torch.randn(size, device="cuda").to(kind)
+    wanted = total + gradient.float()
+    add_wide(total, gradient)
+    assert torch.equal(total, wanted)
