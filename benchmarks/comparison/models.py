@@ -22,7 +22,9 @@ from mpobert_plugin.parts import linears_of
 SQUARE = ("query", "key", "value", "attention_output")
 FEED_FORWARD = ("ffn_in", "ffn_out")
 BRANCH_ENDS = ("attention_output", "ffn_out")
-SOURCE, STARTED = "albert", "mpo5-from-albert"
+SOURCE, AGAIN = "albert", "albert-again"
+# These begin where the ALBERT ends, and so see twice the text: one as it is, one converted.
+STARTED = (AGAIN, "mpo5-from-albert")
 # Widths and ranks of feed-forward layers are chosen in steps that tensor cores like.
 _STEP = 8
 TOLERANCE = 0.01
@@ -158,14 +160,17 @@ MODELS = {
     "mpo5": Kind("MPOBERT, five cores", five),
     "mpo3": Kind("MPOBERT, three cores", three),
     "shared-lora": Kind("all shared, with LoRA", shared_lora),
-    STARTED: Kind("MPOBERT, five cores, from the ALBERT", five),
+    AGAIN: Kind("the ALBERT of the same width, trained again", albert, matched=False),
+    "mpo5-from-albert": Kind("MPOBERT, five cores, from the ALBERT", five),
 }
 
 
 def build(name: str, sizes: Sizes, seed: int, source: Any = None) -> Any:
     """Return a model with weights of a seed; one that starts from an ALBERT is given it."""
     torch.manual_seed(seed)
-    if name == STARTED:
+    if name == AGAIN:
+        return source
+    if name in STARTED:
         return mp.from_albert(source, num_layers=sizes.layers, n=5)
     return MODELS[name].make(sizes)
 

@@ -127,7 +127,7 @@ def curves(out: Path, recipe: str, picture: Path, stage: str = "main") -> None:
     plt, figure, axes = _axes()
     rows = results(out, stage, recipe)
     for model, kind in MODELS.items():
-        runs = [_curve(out, row) for row in of_model(rows, model)]
+        runs = [_curve(row) for row in of_model(rows, model)]
         runs = [run for run in runs if run]
         if not runs:
             continue
@@ -143,10 +143,8 @@ def curves(out: Path, recipe: str, picture: Path, stage: str = "main") -> None:
     plt.close(figure)
 
 
-def _curve(out: Path, row: dict[str, Any]) -> dict[int, float]:
-    names = (row["recipe"], row["stage"], row["model"], f"rate{row['rate']:g}")
-    folder = out / "-".join((*names, f"seed{row['seed']}"))
-    return {record["step"]: record["masked_loss"] for record in records(folder, "eval")}
+def _curve(row: dict[str, Any]) -> dict[int, float]:
+    return {int(step): loss for step, loss in row.get("curve", {}).items()}
 
 
 def log_curve(log: Path, picture: Path) -> None:

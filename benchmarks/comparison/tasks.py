@@ -55,7 +55,7 @@ def probe_tasks(recipes: Iterable[str]) -> list[Task]:
 
 def speed_tasks(name: str) -> list[Task]:
     """Return a short run of each model that differs in speed."""
-    names = [model for model in MODELS if model != STARTED]
+    names = [model for model in MODELS if model not in STARTED]
     return [Task("speed", name, model, TRIAL_SEED, _SPEED_STEPS) for model in names]
 
 
@@ -68,7 +68,7 @@ def tune_tasks(name: str) -> list[Task]:
         for model in MODELS
         for rate in sorted(recipe.rates, key=lambda rate: abs(rate - 1.0))
     ]
-    return [started(task, middle) if task.model == STARTED else task for task in tasks]
+    return [started(task, middle) if task.model in STARTED else task for task in tasks]
 
 
 def main_tasks(name: str, seeds: int, rates: dict[str, float]) -> list[Task]:
@@ -79,7 +79,7 @@ def main_tasks(name: str, seeds: int, rates: dict[str, float]) -> list[Task]:
         for seed in range(seeds)
         for model in MODELS
     ]
-    return [started(task, rates[SOURCE]) if task.model == STARTED else task for task in tasks]
+    return [started(task, rates[SOURCE]) if task.model in STARTED else task for task in tasks]
 
 
 def best_rates(name: str, out: Path) -> dict[str, float]:

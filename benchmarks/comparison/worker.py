@@ -77,6 +77,7 @@ def run_task(task: Task, recipe: Recipe, place: Place) -> str:
     found["tokens_per_second"] = speed(folder)
     found["side_by_side"], found["device"] = place.side_by_side, device_name(place.device)
     write_json(folder / RESULT, found)
+    keep_record(folder)
     _tidy(folder / "checkpoints", keep=task.model == SOURCE)
     return "done"
 
@@ -138,6 +139,15 @@ def judged(model: Any, place: Place, samples_like: Any) -> dict[str, float]:
         placed = batch.to(device)
         totals += torch.cat([objective(placed).numbers(), placed.counts().float()])
     return means(totals[:4], totals[4:])
+
+
+def keep_record(folder: Path) -> None:
+    """Put the held-out losses of a run into its result, so that curves need no log."""
+    file = folder / RESULT
+    found = json.loads(file.read_text(encoding="utf-8"))
+    seen = records(folder, "eval")
+    found["curve"] = {str(record["step"]): record["masked_loss"] for record in seen}
+    write_json(file, found)
 
 
 def records(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ def run_bench(
         names = _chosen(sections, processes)
         bench = _Bench(options, record, known, file, command, processes, say, end)
         for model in options.models:
-            corpus = _corpus(options, model, out, processes)
+            corpus = corpus_for(options, model, out, processes)
             for name in names:
                 bench.section(name, model, corpus)
     return record
@@ -142,7 +142,25 @@ def _chosen(sections: Sequence[str], processes: Processes) -> list[str]:
     return names
 
 
-def _corpus(options: BenchOptions, model: str, out: Path, processes: Processes) -> Corpus:
+def corpus_for(options: BenchOptions, model: str, out: Path, processes: Processes) -> Corpus:
+    """Return the text of a measurement: a prepared one, or made-up words.
+
+    Parameters
+    ----------
+    options : BenchOptions
+        Which text, and sizes of the model.
+    model : str
+        Preset, whose vocabulary made-up text has.
+    out : Path
+        Folder for made-up text.
+    processes : Processes
+        Of whom the first writes it.
+
+    Returns
+    -------
+    Corpus
+        Opened.
+    """
     if options.data is not None:
         return open_corpus(options.data)
     sizes = {name: value for name, value in options.sizes.items() if name == "vocab_size"}

@@ -9,11 +9,12 @@ import re
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from benchmarks.comparison import corpus as corpus_module
-from benchmarks.comparison import models, plateau, recipe, run, show, tasks, worker
+from benchmarks.comparison import models, plateau, recipe, record, run, show, tasks, worker
 from mpobert_plugin.errors import DivergenceError
 
 TINY = models.Sizes(
@@ -147,7 +148,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(corpus, tiny, tmp_path
 
 
 def test_rates_are_chosen_by_the_held_out_loss(tiny, tmp_path):
-    with pytest.raises(SystemExit, match="16 runs of the stage tune are missing"):
+    with pytest.raises(SystemExit, match="18 runs of the stage tune are missing"):
         tasks.best_rates("tiny", tmp_path)
     for number, task in enumerate(tasks.tune_tasks("tiny")):
         folder = tmp_path / task.name
@@ -220,7 +221,7 @@ def test_recipes_are_known_or_found_by_their_probes(tmp_path):
     with pytest.raises(SystemExit, match=r"recipe must be best or one of damped, .*, got 'wide'"):
         tasks.tasks_of("main", "wide", 5, tmp_path, tuned=False)
     plan = tasks.tasks_of("main", "damped", 5, tmp_path, tuned=False)
-    assert len(plan) == len({task.name for task in plan}) == 40
+    assert len(plan) == len({task.name for task in plan}) == 45
     with pytest.raises(SystemExit, match="the stage probe lacks damped-probe-bert-rate1-seed100"):
         tasks.tasks_of("tune", "best", 5, tmp_path, tuned=False)
     probes = tasks.tasks_of("probe", "best", 5, tmp_path, tuned=False)
@@ -258,3 +259,30 @@ def test_plateau_is_told_beside_the_entropy_of_the_tokens(corpus, tmp_path, caps
     assert any(line.startswith("step 2/2  loss ") for line in lines)
     with pytest.raises(SystemExit, match=r"got \['rate=1'\]"):
         plateau.main([str(corpus), str(tmp_path / "run"), "bert", "rate=1"])
+
+
+def test_a_record_takes_results_to_another_machine(tiny, tmp_path, capsys):
+    there, here, file = tmp_path / "there", tmp_path / "here", tmp_path / "record.json"
+    made = tasks.main_tasks("tiny", 2, dict.fromkeys(models.MODELS, 1.0))
+    left = ("mpo5-from-albert", 1)
+    for task in made:
+        if (task.model, task.seed) != left:
+            row = {**vars(task), "held_out": {"loss": 1.0}, "curve": {"4": 2.0}}
+            (there / task.name).mkdir(parents=True)
+            (there / task.name / tasks.RESULT).write_text(json.dumps(row))
+    assert record.collect(there, file) == len(made) - 1
+    # The second ALBERT has to be trained again: a run that is left needs its weights.
+    assert record.restore(here, file) == len(made) - 2
+    missing = [(t.model, t.seed) for t in made if t.result(here) is None]
+    assert sorted(missing) == [("albert", 1), left]
+    assert made[0].result(here) == made[0].result(there)
+
+
+def test_what_is_recorded_belongs_to_the_recipes_that_are_there():
+    file = Path(record.__file__).with_name("record.json")
+    rows = json.loads(file.read_text())["results"]
+    for row in rows:
+        assert row["recipe"] in recipe.RECIPES
+        assert row["model"] in models.MODELS
+    steps = {row["steps"] for row in rows if row["stage"] == "main"}
+    assert steps == {recipe.RECIPES["more-steps"].steps}
