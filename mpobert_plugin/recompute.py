@@ -28,7 +28,11 @@ def carry_values(base: nn.Module) -> None:
     base : torch.nn.Module
         Base model with banks; changed where transformers has set a checkpointing function.
     """
-    for module in base.modules():
+    # Before every forward with a graph, where the walk of nn.Module would take its time.
+    left = [base]
+    while left:
+        module = left.pop()
+        left += [child for child in module._modules.values() if child is not None]
         own = vars(module)
         checkpoint = own.get(_FUNCTION)
         if own.get(_FLAG) and checkpoint and not isinstance(checkpoint, CarryingCheckpoint):
