@@ -45,6 +45,7 @@ GRIDS: dict[str, Grid] = {
 }
 
 _MOST_MOVED = 2**30  # elements
+_FAR = 1.1
 
 
 def place(library: str) -> str:
@@ -198,8 +199,33 @@ def judge(rows: list[Any], library: str, times: list[float]) -> list[float]:
     return found
 
 
+def ratio(row: Any) -> float:
+    return max(row["ours"] / row["best"], 1.0)
+
+
+def judged_again(rows: list[Any], options: argparse.Namespace) -> list[Any]:
+    """Return the points with the median of three measurements of each that was far from the best.
+
+    Other work on a machine makes points slow that are not. It makes others fast, too: as many
+    points that were near the best are measured again, and replace what they were.
+    """
+    far = [k for k, row in enumerate(rows) if ratio(row) > _FAR]
+    near = [k for k in range(len(rows)) if k not in far]
+    chosen = np.random.default_rng(options.seed).choice(near, min(len(far), len(near)), False)
+    made = list(rows)
+    for k in [*far, *chosen.tolist()]:
+        place = (rows[k]["shape"], rows[k]["bond"], rows[k]["batch"])
+        count = 2 if k in far else 1
+        how = (options.most, options.budget)
+        others = [point(options.library, *place, *how) for _ in range(count)]
+        both = [rows[k], *others] if k in far else others
+        made[k] = sorted(both, key=ratio)[len(both) // 2]
+    print(f"{len(far)} points above {_FAR} measured three times, {len(chosen)} others again")
+    return made
+
+
 def report(rows: list[Any]) -> None:
-    ratios = np.array([max(r["ours"] / r["best"], 1.0) for r in rows])
+    ratios = np.array([ratio(row) for row in rows])
     for share in (50, 90, 95, 100):
         print(
             f"m @ x against the best order, percentile {share}: {np.percentile(ratios, share):.3f}"
@@ -277,6 +303,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.1, help="seconds for each point")
     parser.add_argument("--total", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--save", help="file of the measurements; those it has are not made again")
+    parser.add_argument("--again", action="store_true", help="measure what was far off again")
     parser.add_argument("--fit", nargs="+", help="fit to these files instead of measuring")
     options = parser.parse_args()
     if options.fit:
@@ -290,7 +317,7 @@ def main() -> None:
     planning_time()
     settle()
     rows = measured(options)
-    report(rows)
+    report(judged_again(rows, options) if options.again else rows)
 
 
 if __name__ == "__main__":
