@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import triton
 import triton.language as tl
 
@@ -22,7 +23,20 @@ def _add(total, other, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-de
     tl.store(total + place, sum_, mask=inside)
 
 
-def add_to(total: Tensor, other: Tensor) -> None:
+def probe(device: torch.device, dtype: torch.dtype) -> None:
+    """Run the kernel once.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where.
+    dtype : torch.dtype
+        Of what is added.
+    """
+    run(torch.zeros(4, device=device), torch.zeros(4, dtype=dtype, device=device))
+
+
+def run(total: Tensor, other: Tensor) -> None:
     """Add a tensor to a float32 one, in place.
 
     Parameters
@@ -33,4 +47,6 @@ def add_to(total: Tensor, other: Tensor) -> None:
         Of as many entries, contiguous.
     """
     size = total.numel()
-    _add[(triton.cdiv(size, _BLOCK),)](total, other, size, BLOCK=_BLOCK)
+    # Triton launches on the current device, whatever its operands are on.
+    with torch.cuda.device(total.device):
+        _add[(triton.cdiv(size, _BLOCK),)](total, other, size, BLOCK=_BLOCK)

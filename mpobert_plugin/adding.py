@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
+import torch
+
 from mpobert_plugin.halves import HALF
+from mpobert_plugin.kernels import kernel_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 # Below, the call itself takes longer than what torch loses on operands of two types.
@@ -28,25 +28,15 @@ def add_wide(total: Tensor, gradient: Tensor) -> None:
 
     Examples
     --------
-    >>> import torch
     >>> total = torch.ones(2)
     >>> add_wide(total, torch.ones(2, dtype=torch.float16))
     >>> total.tolist()
     [2.0, 2.0]
     """
-    large = total.is_cuda and total.numel() >= _LARGE and gradient.dtype in HALF
-    kernel = _kernel() if large and total.is_contiguous() and gradient.is_contiguous() else None
-    if kernel is None:
+    kernel = None
+    if total.numel() >= _LARGE and gradient.dtype in HALF and total.dtype == torch.float32:
+        kernel = kernel_for("add_kernel", total, gradient.dtype)
+    if kernel is None or not (total.is_contiguous() and gradient.is_contiguous()):
         total.add_(gradient)
     else:
         kernel(total, gradient)
-
-
-@cache
-def _kernel() -> Callable[[Tensor, Tensor], None] | None:
-    # torch for CUDA brings triton on Linux alone.
-    try:
-        from mpobert_plugin.add_kernel import add_to
-    except ImportError:
-        return None
-    return add_to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -46,7 +47,7 @@ class Leaf:
         self.total = self._zeros() if lasting else None
         self.each = tuple(matrix.requires_grad_() for matrix in self.matrices.unbind(0))
         for number, matrix in enumerate(self.each):
-            hook = partial(self._add, number)
+            hook = partial(_add_to, weakref.ref(self), number)
             # torch leaves this method without types.
             matrix.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
@@ -72,13 +73,29 @@ class Leaf:
     def _zeros(self) -> Tensor:
         return torch.zeros_like(self.matrices, dtype=self.wide.dtype)
 
-    def _add(self, number: int, matrix: Tensor) -> None:
+    def add(self, number: int, matrix: Tensor) -> None:
+        """Add the gradient of a matrix to the sums.
+
+        Parameters
+        ----------
+        number : int
+            Of the matrix.
+        matrix : Tensor
+            Whose gradient is taken from it.
+        """
         gradient, matrix.grad = matrix.grad, None
         if gradient is None:
             return
         if self.total is None:
             self.total = self._zeros()
         add_wide(self.total[number], gradient)
+
+
+def _add_to(leaf: weakref.ref[Leaf], number: int, matrix: Tensor) -> None:
+    # torch holds a hook where Python cannot see it: a leaf that is in its own hook never ends.
+    own = leaf()
+    if own is not None:
+        own.add(number, matrix)
 
 
 class Once:
@@ -151,6 +168,8 @@ class Once:
             Stacked tensors by name, as they are now.
         """
         self._versions = {name: tensor._version for name, tensor in cores.items()}
+        here = cores["central"].device
+        self.leaves = {key: leaf for key, leaf in self.leaves.items() if key[1] == here}
         for (_, device), leaf in self.leaves.items():
             with exact(device.type):
                 leaf.renew(operands_of(self.spec, self.how, cores, leaf.how))

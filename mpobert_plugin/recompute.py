@@ -29,10 +29,13 @@ def carry_values(base: nn.Module) -> None:
         Base model with banks; changed where transformers has set a checkpointing function.
     """
     # Before every forward with a graph, where the walk of nn.Module would take its time.
-    left = [base]
+    left, seen = [base], {id(base)}
     while left:
         module = left.pop()
-        left += [child for child in module._modules.values() if child is not None]
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                left.append(child)
         own = vars(module)
         checkpoint = own.get(_FUNCTION)
         if own.get(_FLAG) and checkpoint and not isinstance(checkpoint, CarryingCheckpoint):

@@ -48,12 +48,13 @@ def handed_slices(stack: Tensor, used: Sequence[int]) -> list[Tensor]:
     layers: dict[int, list[int]] = {}
     for layer, number in enumerate(used):
         layers.setdefault(number, []).append(layer)
-    found = dict[int, Tensor]()
-    for piece, number in zip(stack.unbind(0), range(len(stack)), strict=True):
+    found = [stack] * len(used)
+    for number, piece in enumerate(stack.unbind(0)):
         own = layers.get(number, [])
         views = piece.expand(len(own), *piece.shape).unbind(0) if own else ()
-        found |= zip(own, views, strict=True)
-    return [found[layer] for layer in range(len(used))]
+        for layer, view in zip(own, views, strict=True):
+            found[layer] = view
+    return found
 
 
 class StackedBank(nn.Module):

@@ -52,6 +52,8 @@ class ThinProduct(torch.autograd.Function):
     512.0
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(a: Tensor, b: Tensor) -> Tensor:
         """Return the product.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mpobert_plugin.halves import times
+from mpobert_plugin.kernels import kernel_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mpobert_plugin.joining import Joining
 
 
@@ -44,7 +42,7 @@ def unfolded(whole: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) ->
     >>> unfolded(torch.ones(1, 4), torch.tensor([0.5]), torch.float16, how).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
-    kernel = _kernel(whole)
+    kernel = kernel_for("unfold_kernel", whole, dtype)
     if kernel is not None:
         made = torch.empty(len(whole), how.rows, how.cols, dtype=dtype, device=whole.device)
         kernel(made, whole.contiguous(), factor, how, back=False)
@@ -81,7 +79,7 @@ def folded(matrices: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -
     >>> folded(torch.ones(1, 2, 2), torch.tensor([2.0]), torch.float16, how).tolist()
     [[2.0, 2.0, 2.0, 2.0]]
     """
-    kernel = _kernel(matrices)
+    kernel = kernel_for("unfold_kernel", matrices, matrices.dtype)
     if kernel is not None:
         entries = math.prod(how.row_dims) * math.prod(how.col_dims)
         made = torch.empty(len(matrices), entries, dtype=dtype, device=matrices.device)
@@ -110,20 +108,3 @@ def as_products(matrices: Tensor, how: Joining) -> Tensor:
     if any(missing):
         matrices = torch.nn.functional.pad(matrices, (0, missing[0], 0, missing[1]))
     return matrices.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
-
-
-def _kernel(tensor: Tensor) -> Callable[..., None] | None:
-    """Return the kernel for a tensor, or None where torch's own operations do it."""
-    if tensor.device.type != "cuda" or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return None
-    return _triton_kernel()
-
-
-@cache
-def _triton_kernel() -> Callable[..., None] | None:
-    # torch for CUDA brings triton on Linux alone.
-    try:
-        from mpobert_plugin.unfold_kernel import move
-    except ImportError:
-        return None
-    return move

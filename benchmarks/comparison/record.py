@@ -4,7 +4,8 @@ $ python -m benchmarks.comparison.record OUT benchmarks/comparison/record.json -
 $ python -m benchmarks.comparison.record OUT benchmarks/comparison/record.json
 
 writes the file, or the results that it has into the folders of their runs, where `run` finds them
-done. An ALBERT whose followers are not all there is left out: they need its weights.
+done. An ALBERT from which models start that are not all there is left out, so that it is trained
+again, in the same way: they need its weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.models import SOURCE, STARTED
-from benchmarks.comparison.tasks import RESULT, Task
+from benchmarks.comparison.recipe import RECIPES
+from benchmarks.comparison.tasks import RESULT, Task, middle_rate
 from mpobert_plugin.train.aside import write_json
 
 _FIELDS = tuple(entry.name for entry in fields(Task))
@@ -42,11 +44,17 @@ def restore(out: Path, record: Path) -> int:
 
 def _is_needed(row: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Tell whether a run that is not done starts from the weights of this one."""
-    if row["model"] != SOURCE or row["stage"] != "main":
+    if row["model"] != SOURCE or row["stage"] not in ("tune", "main"):
         return False
-    same = ("stage", "recipe", "seed", "steps")
-    done = {r["model"] for r in rows if all(r[name] == row[name] for name in same)}
-    return not set(STARTED) <= done
+    name = Task(**{field: row[field] for field in _FIELDS}).name
+    tuned = row["stage"] == "tune"
+    factors = RECIPES[row["recipe"]].rates if tuned else (None,)
+    wanted = {(model, rate) for model in STARTED for rate in factors}
+    own = [other for other in rows if other["needs"] == name]
+    done = {(other["model"], other["rate"] if tuned else None) for other in own}
+    # The ALBERT of a rate from which nothing starts is needed by nobody.
+    middle = middle_rate(row["recipe"])
+    return not wanted <= done if not tuned or row["rate"] == middle else False
 
 
 def main() -> None:

@@ -59,10 +59,15 @@ def speed_tasks(name: str) -> list[Task]:
     return [Task("speed", name, model, TRIAL_SEED, _SPEED_STEPS) for model in names]
 
 
+def middle_rate(name: str) -> float:
+    """Return the rate of the ALBERT from which models start while their rates are chosen."""
+    rates = sorted(RECIPES[name].rates)
+    return rates[(len(rates) - 1) // 2]
+
+
 def tune_tasks(name: str) -> list[Task]:
     """Return every model at every rate; the ALBERT that one starts from has a middle one."""
-    recipe = RECIPES[name]
-    middle = sorted(recipe.rates)[(len(recipe.rates) - 1) // 2]
+    recipe, middle = RECIPES[name], middle_rate(name)
     tasks = [
         Task("tune", name, model, TRIAL_SEED, recipe.tune_steps, rate)
         for model in MODELS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -45,13 +45,17 @@ def main(
 
 
 @contextmanager
-def said(interrupted: str = "Nothing was written.") -> Iterator[None]:
+def said(
+    interrupted: str = "Nothing was written.", names: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Return a context that turns errors and warnings into lines, and errors into exit codes.
 
     Parameters
     ----------
     interrupted : str
         What to say when Ctrl-C ends the command.
+    names : mapping of str to str, optional
+        What the command calls arguments of functions that messages name.
 
     Raises
     ------
@@ -68,7 +72,10 @@ def said(interrupted: str = "Nothing was written.") -> Iterator[None]:
         # Whoever reads has enough, as head has after some lines; the program's frame knows.
         raise
     except (MPOBertError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
+        text = str(error)
+        for argument, option in (names or {}).items():
+            text = text.replace(argument, option)
+        typer.echo(f"Error: {text}", err=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {interrupted}", err=True)

@@ -47,7 +47,10 @@ def bench(
     ] = None,
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="fp16, bf16, fp32 or tf32; repeatable. Three by default."),
+        typer.Option(
+            "--format",
+            help="fp16, bf16, fp32 or tf32; repeatable. Three by default, fp32 first on a CPU.",
+        ),
     ] = None,
     accumulation: Annotated[
         int, typer.Option(min=1, help="Micro-batches of a step where several are measured.")
@@ -93,7 +96,7 @@ def bench(
             tuple(dict.fromkeys(models or MODELS)),
             sizes,
             config,
-            tuple(dict.fromkeys(formats or FORMATS)),
+            tuple(dict.fromkeys(formats or (FORMATS if on_gpu else FORMATS[::-1]))),
             accumulation,
             rounds,
             turn,

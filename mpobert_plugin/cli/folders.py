@@ -56,6 +56,11 @@ def load(folder: Path) -> PreTrainedModel:
 
     if not folder.is_dir():
         raise CheckpointError(f"{folder} must be a folder that save_pretrained wrote, got none.")
+    if (folder / "checkpoints").is_dir():
+        raise CheckpointError(
+            f"{folder} must be a folder that save_pretrained wrote, got that of a run. Give one of "
+            f"its checkpoints, {folder / 'checkpoints' / 'step-...'}."
+        )
     if not (folder / CONFIG).is_file():
         raise CheckpointError(
             f"{folder} must be a folder that save_pretrained wrote, got one without {CONFIG}."

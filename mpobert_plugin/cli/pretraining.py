@@ -41,7 +41,9 @@ def prepare(
     from mpobert_plugin.train.data.texts import Reading
 
     columns = SpinnerColumn(), TextColumn("{task.completed:,} characters"), TimeElapsedColumn()
-    with said("Give the command again to go on."), Progress(*columns, transient=True) as bar:
+    names = {"overwrite=True": "--force", "field=": "--field"}
+    again = said("Give the command again to go on.", names)
+    with again, Progress(*columns, transient=True) as bar:
         task = bar.add_task("", total=None)
         corpus = run(
             sources,
@@ -78,7 +80,7 @@ def pretrain(
     if options:
         _show_options()
         return
-    with said("The last checkpoint is kept; give the command again to go on."):
+    with said("The last checkpoint, if there was one, is kept; give the command again to go on."):
         if config is not None and "=" in str(config) and not config.exists():
             # A first word that is no file.
             words, config = [str(config), *(words or [])], None

@@ -116,10 +116,16 @@ class CudaGraphs:
         recording = torch.cuda.graph(
             graph, self._pool, self._stream, capture_error_mode="thread_local"
         )
+        before = torch.cuda.current_stream()
         try:
             with recording:
                 found = work(*inputs)
+        except torch.OutOfMemoryError:
+            torch.cuda.set_stream(before)
+            raise
         except RuntimeError as error:
+            # A recording that fails leaves its stream as the current one.
+            torch.cuda.set_stream(before)
             raise ConfigError(
                 f"the steps of this model cannot be recorded as CUDA graphs: {error} "
                 "Give graphs='none' to run them as they are."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.errors import CheckpointError, ConfigError
+from mpobert_plugin.errors import CheckpointError, ConfigError, DataError
 from mpobert_plugin.train.aside import clear_leftovers, write_json
 from mpobert_plugin.train.checkpoint import Checkpoints
 from mpobert_plugin.train.data.samples import Samples
@@ -203,14 +203,20 @@ def _nothing(_text: str) -> None:
     """Tell nobody: another process does."""
 
 
-def _opened(data: Corpus | str | os.PathLike[str]) -> Corpus:
-    return data if isinstance(data, Corpus) else open_corpus(data)
+def _opened(data: Corpus | str | os.PathLike[str], name: str = "data") -> Corpus:
+    if isinstance(data, Corpus):
+        return data
+    try:
+        return open_corpus(data)
+    except DataError as error:
+        # Two texts are given by two names.
+        raise DataError(str(error).replace("data must be", f"{name} must be", 1)) from error
 
 
 def _held_out(
     data: Corpus | str | os.PathLike[str], corpus: Corpus, config: PretrainConfig
 ) -> Samples:
-    found = _opened(data)
+    found = _opened(data, "held_out")
     if found.vocab_size != corpus.vocab_size or found.special != corpus.special:
         raise ConfigError(
             f"held_out must be prepared with the tokenizer of the text ({corpus.vocab_size} "

@@ -77,7 +77,7 @@ class PretrainConfig:
     network: str = _option("auto", "'half', 'autocast', or 'auto': half for fp16 on a GPU.")
     compile: str = _option("none", "'none', or 'layers' by torch.compile.", free=True)
     graphs: str = _option(
-        "auto", "'none', 'steps' as CUDA graphs, or 'auto': on a GPU where that works.", free=True
+        "auto", "'none', 'steps' as CUDA graphs, or 'auto': for encoders on a GPU.", free=True
     )
     recompute: str = _option("none", "What runs again in backward.", free=True)
     guard: str = _option("stop", "'stop' or 'rollback' when the loss is lost.", free=True)

@@ -109,7 +109,9 @@ def check_words(config: Any) -> None:
     for entry in fields(config):
         value = getattr(config, entry.name)
         if entry.type == "str" and not isinstance(value, str):
-            raise ConfigError(f"{entry.name} must be a word, got {value!r}.")
+            known = ", ".join(map(repr, WORDS.get(entry.name, ())))
+            hint = " YAML reads on, off, yes and no so; quote a word." * isinstance(value, bool)
+            raise ConfigError(f"{entry.name} must be {known or 'a word'}, got {value!r}.{hint}")
     for name, words in WORDS.items():
         value = getattr(config, name)
         if value not in words:

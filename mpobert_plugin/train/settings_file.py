@@ -137,6 +137,8 @@ def _options_of(model: Any, word: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ConfigError(f"config must be a YAML file, got {path}, which does not exist.")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:

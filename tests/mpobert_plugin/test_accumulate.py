@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -253,3 +254,14 @@ def test_copies_made_inside_a_block_do_not_accumulate():
         twin.zero_grad()
         loss_of(twin).backward()
         assert query_bank(twin).central.grad is not None
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_nothing_is_left_of_a_block(kind):
+    model = made()
+    with mp.accumulate(model):
+        with torch.autocast("cpu", dtype=kind, enabled=kind != torch.float32):
+            micro_batches(model)
+        leaves = [weakref.ref(leaf) for leaf in query_bank(model).once.leaves.values()]
+        assert leaves
+    assert [leaf() for leaf in leaves] == [None] * len(leaves)

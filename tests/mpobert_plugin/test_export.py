@@ -72,3 +72,17 @@ def test_the_program_owns_every_tensor_of_the_banks_once():
     model = made("bert")
     stored = {name for name in exported(model).state_dict if ".mpo." in name}
     assert stored == {name for name, _ in model.named_parameters() if ".mpo." in name}
+
+
+# torch's own tracing makes an object of a Function, and warns of what the cache is told.
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("training", [True, False])
+def test_shared_biases_and_norms_are_exported_strictly_with_gradients(training):
+    model = mp.convert(
+        tiny_bert(num_hidden_layers=2), sharing="all", fit="mean", share_bias="all",
+        share_norm="all",
+    )  # fmt: skip
+    program = exported(model.train(training), strict=True)
+    if not training:
+        assert_equal(program.module(), model)

@@ -169,3 +169,12 @@ def test_b1_copies_of_recomputing_models():
     model.bert.mpo.requires_grad_(False)
     loss_of(twin).backward()
     assert_same_gradients(gradients(twin), gradients(model))
+
+
+def test_a_module_that_knows_its_parent_is_walked_once():
+    from mpobert_plugin.recompute import carry_values
+
+    parent = torch.nn.Linear(1, 1)
+    child = torch.nn.Linear(1, 1)
+    parent.child, child.parent = child, parent
+    carry_values(parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 import pytest
@@ -183,3 +184,18 @@ def test_what_is_recorded_by_itself_on_a_gpu(changes, recorded, monkeypatch):
     model = model_of("bert")
     model.config._attn_implementation = "eager"
     assert make_captured(model, BASE.replace(**changes), gpu) is None
+
+
+def test_memory_does_not_grow_with_the_steps():
+    model = model_of("mpobert").train()
+    engine = engine_of(model, "bf16", "half", around=partial(accumulate, model), lr=1e-3)
+
+    def alive():
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    counts = []
+    for _ in range(4):
+        engine.step(batches(), reseed)
+        counts.append(alive())
+    assert counts[-1] <= counts[1] + 2

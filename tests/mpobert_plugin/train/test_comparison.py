@@ -278,6 +278,16 @@ def test_a_record_takes_results_to_another_machine(tiny, tmp_path, capsys):
     assert made[0].result(here) == made[0].result(there)
 
 
+def test_what_is_recorded_can_be_gone_on_with(tmp_path):
+    record.restore(tmp_path, Path(record.__file__).with_name("record.json"))
+    plan = tasks.tune_tasks("more-steps")
+    left = [task for task in plan if task.result(tmp_path) is None]
+    # Each task that is left starts from nothing, or from one that is left too.
+    names = {task.name for task in left}
+    assert {task.model for task in left} == {"albert", "albert-again"}
+    assert all(not task.needs or task.needs in names for task in left)
+
+
 def test_what_is_recorded_belongs_to_the_recipes_that_are_there():
     file = Path(record.__file__).with_name("record.json")
     rows = json.loads(file.read_text())["results"]

@@ -157,7 +157,7 @@ def test_data_that_is_none(corpus, tmp_path, data):
     with pytest.raises(DataError, match="data must be"):
         pretrain(fresh(), data, SHORT, tmp_path / "run", device="cpu")
     if data is not None:
-        with pytest.raises(DataError, match="data must be"):
+        with pytest.raises(DataError, match="held_out must be"):
             pretrain(fresh(), corpus, SHORT, tmp_path / "run", held_out=data, device="cpu")
 
 
