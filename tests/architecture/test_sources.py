@@ -36,8 +36,9 @@ def test_no_assert_in_library_code(path: Path) -> None:
     assert not lines, f"{relative(path)} asserts in lines {lines}; raise an error of errors.py"
 
 
-# tokenizers raises bare exceptions; one file gives them a name and lets others pass.
-BARE_EXCEPTIONS = {"mpobert_plugin/train/data/foreign.py"}
+# tokenizers raises bare exceptions; one file gives them a name and lets others pass. What keeps
+# Triton from running can be anything, and there is another way, which a line of the log tells.
+BARE_EXCEPTIONS = {"mpobert_plugin/train/data/foreign.py", "mpobert_plugin/kernels.py"}
 
 
 @library

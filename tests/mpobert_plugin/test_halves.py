@@ -144,3 +144,16 @@ def test_helpers_with_a_graph_give_the_same_values():
     assert torch.equal(made, (x.mT * 0.25).half())
     assert wide_product(x.half(), x.half().mT).dtype == torch.float32
     assert Joining((1,), (1, 2, 1), (1, 2, 1), 2, 2, True, (0,), 0.0, torch.float16).outer == (1, 1)
+
+
+def test_a_kernel_that_cannot_run_is_told_and_left(caplog, monkeypatch):
+    from mpobert_plugin import kernels
+
+    def broken(_name):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(kernels, "import_module", broken)
+    kernels._tried.cache_clear()
+    assert kernels._tried("unfold_kernel", torch.device("cpu"), torch.float16) is None
+    assert "torch's operations are used: Failed to find C compiler" in caplog.text
+    kernels._tried.cache_clear()
