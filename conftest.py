@@ -12,6 +12,9 @@ if find_spec("torch") is None or find_spec("transformers") is None:
     collect_ignore += ["mpobert_plugin", "tests/mpobert_plugin", "tests/test_readme.py"]
 if find_spec("peft") is None:
     collect_ignore += ["mpobert_plugin/peft"]
+if find_spec("triton") is None:
+    # Imported on a GPU alone, where torch brings it.
+    collect_ignore += ["mpobert_plugin/add_kernel.py", "mpobert_plugin/unfold_kernel.py"]
 if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
 if find_spec("quimb") is None:

@@ -6,10 +6,11 @@ import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +107,23 @@ def local_device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
+def _meeting() -> dict[str, Any]:
+    """Return where processes meet that torchrun has started again on one machine.
+
+    Its static rendezvous, the default, has one store for all attempts. Under the same keys some
+    would find addresses of processes that are gone before the new ones have written theirs.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # With several machines the attempts are not counted together, and each has a store of its own.
+    if attempt == "0" or os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return {}
+    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+    store.set_timeout(_TIMEOUT)
+    # torch leaves this name out of its list.
+    named = distributed.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+    return {"store": named, "rank": rank, "world_size": world_size}
+
+
 @contextmanager
 def joined(device: torch.device | None = None) -> Iterator[Processes]:
     """Return a context in which the processes that torchrun started work together.
@@ -132,9 +150,8 @@ def joined(device: torch.device | None = None) -> Iterator[Processes]:
         yield Processes(0, 1, place)
         return
     backend = "nccl" if place.type == "cuda" else "gloo"
-    distributed.init_process_group(
-        backend, timeout=_TIMEOUT, device_id=place if place.type == "cuda" else None
-    )
+    own = place if place.type == "cuda" else None
+    distributed.init_process_group(backend, timeout=_TIMEOUT, device_id=own, **_meeting())
     try:
         yield Processes(distributed.get_rank(), distributed.get_world_size(), place)
     finally:
