@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpobert_plugin.factorized import Factorized, hand_cores
 from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.grouped import hand_groups
 from mpobert_plugin.halves import AUTOCAST_DEVICES
 from mpobert_plugin.kept import Kept, Trust
+from mpobert_plugin.kernels import PLAIN
 from mpobert_plugin.once import Once
 from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.reference import Reference
@@ -23,10 +24,6 @@ from mpobert_plugin.strategy import BY_GROUPS, Strategy
 if TYPE_CHECKING:
     from mpobert_plugin.lazy import Lazy, Values
     from mpobert_plugin.spec import BankSpec
-
-
-# Others, such as fake and distributed tensors, may have no bits to read here.
-_PLAIN = (Tensor, nn.Parameter)
 
 
 class MPOBank(StackedBank):
@@ -263,7 +260,7 @@ class MPOBank(StackedBank):
         # Keeping what is rebuilt would undo the offloading of the tensors.
         if getattr(vars(self).get("_hf_hook"), "offload", False):
             return False
-        return all(type(t) in _PLAIN and not t.is_meta for t in cores.values())
+        return all(type(t) in PLAIN and not t.is_meta for t in cores.values())
 
     def compute_dtype(self) -> torch.dtype:
         """Return the element type that a forward would compute in now.

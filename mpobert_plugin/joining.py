@@ -227,9 +227,7 @@ def second(half: Tensor, given: Operands, how: Joining) -> Tensor:
 
 
 def _unfolded(whole: Tensor, given: Operands, kind: torch.dtype, how: Joining) -> Tensor:
-    if given.scales is not None:
-        by, left_by, right_by = given.scales
-        return unfolded(whole, by * left_by * right_by, kind, how)
-    (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
-    matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
-    return matrices.reshape(-1, i1 * i * i2, j1 * j * j2)[:, : how.rows, : how.cols]
+    if given.scales is None:
+        return unfolded(whole, None, whole.dtype, how)
+    by, left_by, right_by = given.scales
+    return unfolded(whole, by * left_by * right_by, kind, how)

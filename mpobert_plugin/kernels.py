@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LOG = logging.getLogger("mpobert_plugin")
-# Others, such as fake tensors, have no memory of their own.
-_PLAIN = (Tensor, nn.Parameter)
+# Others, such as fake and distributed tensors, may have no memory of their own here.
+PLAIN = (Tensor, nn.Parameter)
 
 
 def kernel_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Callable[..., None] | None:
@@ -41,7 +41,7 @@ def kernel_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Callable[..., N
     >>> kernel_for("unfold_kernel", torch.zeros(1), torch.float16) is None
     True
     """
-    if not tensor.is_cuda or type(tensor) not in _PLAIN:
+    if not tensor.is_cuda or type(tensor) not in PLAIN:
         return None
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None

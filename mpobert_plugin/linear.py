@@ -62,8 +62,6 @@ class MPOLinear(Reader):
             (..., out_features).
         """
         handed = self.handed
-        if type(handed) is tuple and handed[0].device == x.device:
-            return linear(x, *handed)
         # A compiled graph has the matrix as a value of its own.
         if isinstance(handed, Lazy) and handed.device == x.device and not is_compiling():
             return handed.linear(x)

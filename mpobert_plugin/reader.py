@@ -98,6 +98,10 @@ class Reader(nn.Module):
         PlacementError
             When the tensors of the bank are on the meta device and the input is not.
         """
+        handed = self._slot.values
+        # The usual case first: every layer asks in every forward.
+        if type(handed) is tuple and handed[0].device == x.device:
+            return handed
         weight, bias = self.values()
         if weight.device == x.device:
             return weight, bias

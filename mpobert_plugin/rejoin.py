@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpobert_plugin.halves import exact, scale_of, wide_product
 from mpobert_plugin.joining import Joining, Operands, first, from_left, join, operands
-from mpobert_plugin.unfold import as_products, folded
+from mpobert_plugin.unfold import folded
 
 Found = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -160,7 +160,7 @@ def _gradients(
     given = operands(central, left, right, how)
     scales: tuple[Tensor, ...] | None = None
     if given.scales is None:
-        whole = as_products(grad, how).to(central.dtype).reshape(len(grad), -1)
+        whole = folded(grad, None, central.dtype, how)
     else:
         by = scale_of(grad)
         whole, scales = folded(grad, by.reciprocal(), torch.float16, how), (*given.scales, by)

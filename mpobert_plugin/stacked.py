@@ -45,16 +45,11 @@ def handed_slices(stack: Tensor, used: Sequence[int]) -> list[Tensor]:
     if not (torch.is_grad_enabled() and stack.requires_grad) or len(set(used)) == len(used):
         pieces = stack.unbind(0)
         return [pieces[number] for number in used]
-    layers: dict[int, list[int]] = {}
-    for layer, number in enumerate(used):
-        layers.setdefault(number, []).append(layer)
-    found = [stack] * len(used)
-    for number, piece in enumerate(stack.unbind(0)):
-        own = layers.get(number, [])
-        views = piece.expand(len(own), *piece.shape).unbind(0) if own else ()
-        for layer, view in zip(own, views, strict=True):
-            found[layer] = view
-    return found
+    views = [
+        iter(piece.expand(used.count(number), *piece.shape).unbind(0))
+        for number, piece in enumerate(stack.unbind(0))
+    ]
+    return [next(views[number]) for number in used]
 
 
 class StackedBank(nn.Module):

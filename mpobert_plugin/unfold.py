@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpobert_plugin.joining import Joining
 
 
-def unfolded(whole: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -> Tensor:
+def unfolded(whole: Tensor, factor: Tensor | None, dtype: torch.dtype, how: Joining) -> Tensor:
     """Return products as matrices, times a factor and rounded once.
 
     Parameters
@@ -23,8 +23,8 @@ def unfolded(whole: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) ->
     whole : Tensor
         (matrices, ...) with rows and columns of the left chain, of the central tensor and of the
         right chain, one behind the other.
-    factor : Tensor of float32
-        (1,).
+    factor : Tensor of float32, optional
+        (1,); without, nothing is multiplied.
     dtype : torch.dtype
         Element type of the result.
     how : Joining
@@ -42,26 +42,26 @@ def unfolded(whole: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) ->
     >>> unfolded(torch.ones(1, 4), torch.tensor([0.5]), torch.float16, how).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
-    kernel = kernel_for("unfold_kernel", whole, dtype)
+    kernel = None if factor is None else kernel_for("unfold_kernel", whole, dtype)
     if kernel is not None:
         made = torch.empty(len(whole), how.rows, how.cols, dtype=dtype, device=whole.device)
         kernel(made, whole.contiguous(), factor, how, back=False)
         return made
     (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
     matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
-    matrices = times(matrices, factor, dtype)
+    matrices = _times(matrices, factor, dtype)
     return matrices.reshape(-1, i1 * i * i2, j1 * j * j2)[:, : how.rows, : how.cols]
 
 
-def folded(matrices: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -> Tensor:
+def folded(matrices: Tensor, factor: Tensor | None, dtype: torch.dtype, how: Joining) -> Tensor:
     """Return matrices as products, times a factor and rounded once: the inverse of `unfolded`.
 
     Parameters
     ----------
     matrices : Tensor
         (matrices, rows, cols).
-    factor : Tensor of float32
-        (1,).
+    factor : Tensor of float32, optional
+        (1,); without, nothing is multiplied.
     dtype : torch.dtype
         Element type of the result.
     how : Joining
@@ -79,32 +79,19 @@ def folded(matrices: Tensor, factor: Tensor, dtype: torch.dtype, how: Joining) -
     >>> folded(torch.ones(1, 2, 2), torch.tensor([2.0]), torch.float16, how).tolist()
     [[2.0, 2.0, 2.0, 2.0]]
     """
-    kernel = kernel_for("unfold_kernel", matrices, matrices.dtype)
+    kernel = None if factor is None else kernel_for("unfold_kernel", matrices, matrices.dtype)
     if kernel is not None:
         entries = math.prod(how.row_dims) * math.prod(how.col_dims)
         made = torch.empty(len(matrices), entries, dtype=dtype, device=matrices.device)
         kernel(matrices.contiguous(), made, factor, how, back=True)
         return made
-    return times(as_products(matrices, how), factor, dtype).flatten(1)
-
-
-def as_products(matrices: Tensor, how: Joining) -> Tensor:
-    """Return matrices, filled up with zeros, with their indices in the order of the products.
-
-    Parameters
-    ----------
-    matrices : Tensor
-        (matrices, rows, cols).
-    how : Joining
-        Sizes.
-
-    Returns
-    -------
-    Tensor
-        Of seven dimensions, not contiguous.
-    """
     (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
     missing = (math.prod(how.col_dims) - how.cols, math.prod(how.row_dims) - how.rows)
     if any(missing):
         matrices = torch.nn.functional.pad(matrices, (0, missing[0], 0, missing[1]))
-    return matrices.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
+    products = matrices.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
+    return _times(products, factor, dtype).flatten(1)
+
+
+def _times(tensor: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if factor is None else times(tensor, factor, dtype)

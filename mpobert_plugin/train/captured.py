@@ -221,10 +221,10 @@ def recordable(optimizer: Optimizer) -> Iterator[None]:
     None
         Outside of a recording they would warn of the option that is set here.
     """
-    groups = [group for group in optimizer.param_groups if "capturable" in group]
     recorded = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    groups = [g for g in optimizer.param_groups if recorded and not g.get("capturable", True)]
     for group in groups:
-        group["capturable"] = recorded
+        group["capturable"] = True
     try:
         yield
     finally:
