@@ -80,8 +80,8 @@ def test_a_process_that_fails_ends_the_job_with_its_error(corpus, tmp_path):
     assert weights(tmp_path / "run", 3)
 
 
-# Not in every run of the slow tests: at times the restarted processes of gloo do not find each
-# other ("connection refused"), and then no further restart does.
+# Nightly since restarted processes of gloo did not always find each other ("connection refused"):
+# they met where those of the attempt before had left their addresses, and now do so apart.
 @pytest.mark.nightly
 def test_a_job_that_is_restarted_goes_on_from_its_last_checkpoint(corpus, tmp_path):
     words = ("steps=8", "save_every=3")
