@@ -14,7 +14,11 @@ if find_spec("peft") is None:
     collect_ignore += ["mpobert_plugin/peft"]
 if find_spec("triton") is None:
     # Imported on a GPU alone, where torch brings it.
-    collect_ignore += ["mpobert_plugin/add_kernel.py", "mpobert_plugin/unfold_kernel.py"]
+    collect_ignore += [
+        "mpobert_plugin/add_kernel.py",
+        "mpobert_plugin/unfold_kernel.py",
+        "mpobert_plugin/train/attention_kernel.py",
+    ]
 if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
 if find_spec("quimb") is None:

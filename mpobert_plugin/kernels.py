@@ -45,20 +45,62 @@ def kernel_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Callable[..., N
         return None
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
-    return _tried(name, tensor.device, dtype)
+    module = _tried(name, tensor.device, dtype)
+    found: Callable[..., None] | None = None if module is None else module.run
+    return found
+
+
+def works(name: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the kernels of a module run on a device.
+
+    Parameters
+    ----------
+    name : str
+        Module of the kernels.
+    device : torch.device
+        Any.
+    dtype : torch.dtype
+        An element type that they take.
+
+    Returns
+    -------
+    bool
+        False on a CPU; on a GPU they are tried once.
+
+    Examples
+    --------
+    >>> works("unfold_kernel", torch.device("cpu"), torch.float16)
+    False
+    """
+    return device.type == "cuda" and _tried(name, device, dtype) is not None
+
+
+def module_for(name: str) -> Any:
+    """Return a module of kernels, which needs Triton.
+
+    Parameters
+    ----------
+    name : str
+        Of the module, within the package.
+
+    Returns
+    -------
+    module
+        Imported when it is first asked for.
+    """
+    return import_module(f"mpobert_plugin.{name}")
 
 
 @cache
-def _tried(name: str, device: torch.device, dtype: torch.dtype) -> Callable[..., None] | None:
-    """Return a kernel that has run on a device; torch for CUDA has Triton on Linux alone.
+def _tried(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return kernels that have run on a device; torch for CUDA has Triton on Linux alone.
 
-    It needs a compiler of C, headers of Python and a folder that can be written, too.
+    They need a compiler of C, headers of Python and a folder that can be written, too.
     """
     try:
-        module: Any = import_module(f"mpobert_plugin.{name}")
+        module: Any = module_for(name)
         module.probe(device, dtype)
     except Exception as error:  # noqa: BLE001, whatever keeps it from running
         _LOG.warning("Triton does not work on %s, torch's operations are used: %s", device, error)
         return None
-    found: Callable[..., None] = module.run
-    return found
+    return module

@@ -73,6 +73,13 @@ RECIPES = {
         sizes=DAMPED,
         settings={**BASE, "batch_size": 64},
     ),
+    "whole-trials": Recipe(
+        "as more-steps, rates chosen by runs of the whole length",
+        steps=3000,
+        tune_steps=3000,
+        sizes=DAMPED,
+        settings={**BASE, "batch_size": 64},
+    ),
     "lamb": Recipe(
         "as damped, LAMB 4e-3",
         sizes=DAMPED,

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import (
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.locate import base_of, layer_names
 from mpobert_plugin.recompute import CarryingCheckpoint
+from mpobert_plugin.train.rewriting import rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +89,10 @@ class LayerCalls:
         'selective': all layers, but for products of matrices and attention without dropout, whose
         results are kept; norms, activations and dropout are computed again.
     backend : str or callable
-        As ``torch.compile`` takes it.
+        As ``torch.compile`` takes it; it gets graphs as `rewriting.rewritten` leaves them.
+    own_attention : bool
+        Whether compiled layers attend by kernels of this package where samples are padded; their
+        masks must hide the ends of samples and nothing else.
 
     Examples
     --------
@@ -105,7 +109,9 @@ class LayerCalls:
         compiled: str = "none",
         recompute: str = "none",
         backend: str | Callable[..., Any] = "inductor",
+        own_attention: bool = False,
     ) -> None:
+        backend = rewriting(backend, own_attention)
         self._limit: Callable[[], AbstractContextManager[object]] = nullcontext
         if compiled == "layers":
             self._limit = _many_graphs
@@ -172,7 +178,7 @@ def _many_graphs() -> AbstractContextManager[object]:
     return config.patch(recompile_limit=32)  # type: ignore[no-any-return]
 
 
-def _compiled(kind: type[nn.Module], backend: str | Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(kind: type[nn.Module], backend: Callable[..., Any]) -> Callable[..., Any]:
     # Imported here, for it takes a second that most runs need not wait.
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 

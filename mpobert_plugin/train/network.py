@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mpobert_plugin.kernels import works
+from mpobert_plugin.train.attention import KERNELS
 from mpobert_plugin.train.half import HalfCopies
 from mpobert_plugin.train.layers import LayerCalls
 
@@ -111,7 +113,9 @@ def make_network(model: PreTrainedModel, gradients: Gradients, config: PretrainC
     """
     form, calls = config.format(), None
     if config.compile != "none" or config.recompute != "none":
-        calls = LayerCalls(model, config.compile, config.recompute)
+        own = config.compile == "layers" and config.attention == "auto"
+        own = own and works(KERNELS, model.device, torch.float16)
+        calls = LayerCalls(model, config.compile, config.recompute, own_attention=own)
     fused = model.config._attn_implementation == "sdpa"
     half = is_half(config.network, form, fused and model.device.type == "cuda")
     return Network(form, HalfCopies(model, gradients, form.dtype) if half else None, calls)

@@ -76,6 +76,9 @@ class PretrainConfig:
     )
     network: str = _option("auto", "'half', 'autocast', or 'auto': half for fp16 on a GPU.")
     compile: str = _option("none", "'none', or 'layers' by torch.compile.", free=True)
+    attention: str = _option(
+        "auto", "'torch', or 'auto': own kernels in compiled layers on a GPU.", free=True
+    )
     graphs: str = _option(
         "auto", "'none', 'steps' as CUDA graphs, or 'auto': for encoders on a GPU.", free=True
     )

@@ -14,6 +14,7 @@ RECONSTRUCTIONS = ("auto", "per_step", "per_micro_batch")
 GUARDS = ("stop", "rollback")
 NETWORKS = ("auto", "half", "autocast")
 COMPILES = ("none", "layers")
+ATTENTIONS = ("auto", "torch")
 GRAPHS = ("auto", "none", "steps")
 RECOMPUTES = ("none", "layers", "selective", "every_2", "every_3", "every_4")
 
@@ -23,6 +24,7 @@ WORDS = {
     "reconstruction": RECONSTRUCTIONS,
     "network": NETWORKS,
     "compile": COMPILES,
+    "attention": ATTENTIONS,
     "graphs": GRAPHS,
     "recompute": RECOMPUTES,
     "guard": GUARDS,

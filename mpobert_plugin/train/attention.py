@@ -1,0 +1,175 @@
+"""Attention over samples of given lengths, as an operation of torch with a gradient of its own.
+
+A mask that hides the ends of samples makes torch's fused attention read a number for every pair of
+a query and a key. Lengths say the same, and what lies behind them is not read at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpobert_plugin.kernels import module_for
+
+KERNELS = "train.attention_kernel"
+# Dimensions of a head for which there are kernels.
+SIZES = (16, 32, 64, 128)
+_LOG2_E = 1.4426950408889634
+
+
+@torch.library.custom_op(
+    "mpobert::attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor lengths, float scale) -> (Tensor, Tensor)",
+)
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return what queries find among the first keys of their samples.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        (batch, heads, length, dimensions).
+    lengths : Tensor of int32
+        (batch,): how many keys of each sample are looked at; without any, zeros are found.
+    scale : float
+        Of the products of queries and keys.
+
+    Returns
+    -------
+    out : Tensor
+        Of the shape of q; heads of a place lie side by side in memory, as the next product takes
+        them.
+    logs : Tensor of float32
+        (batch, heads, length): logarithms to base 2 of the sums of the weights, for backward.
+
+    Notes
+    -----
+    Blocks of keys are taken one after the other, with a running maximum [1]_. On a GPU by kernels
+    of Triton, which need 16, 32, 64 or 128 dimensions; the same bits each time, for nothing is
+    summed by whoever comes first. Elsewhere by torch's operations.
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+       Partitioning", arXiv:2307.08691, 2023.
+
+    Examples
+    --------
+    >>> x = torch.eye(2)[None, None]
+    >>> attention(x, x, x, torch.tensor([1], dtype=torch.int32), 1.0)[0].tolist()
+    [[[[1.0, 0.0], [1.0, 0.0]]]]
+    """
+    if q.is_cuda:
+        kernels: Any = module_for(KERNELS)
+        found: tuple[Tensor, Tensor] = kernels.forward(q, k, v, lengths, scale)
+        return found
+    scores = _scores(q, k, lengths, scale)
+    logs = torch.logsumexp(scores, -1)
+    out = _weights(scores, logs) @ _wide(v)
+    return _beside(out.to(q.dtype)), logs.float() * _LOG2_E
+
+
+@attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return _empty(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+_BACKWARD = (
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logs, Tensor lengths, "
+    "float scale) -> (Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("mpobert::attention_backward", mutates_args=(), schema=_BACKWARD)
+def attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    lengths: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values.
+
+    Parameters
+    ----------
+    grad : Tensor
+        Gradient of what was found.
+    q, k, v : Tensor
+        As `attention` had them.
+    out, logs : Tensor
+        As it returned them.
+    lengths : Tensor of int32
+        (batch,).
+    scale : float
+        As it had it.
+
+    Returns
+    -------
+    dq, dk, dv : Tensor
+        Of the shape of q; heads of a place lie side by side in memory.
+    """
+    if q.is_cuda:
+        kernels: Any = module_for(KERNELS)
+        found: tuple[Tensor, Tensor, Tensor] = kernels.backward(
+            grad, q, k, v, out, logs, lengths, scale
+        )
+        return found
+    weights = _weights(_scores(q, k, lengths, scale), logs / _LOG2_E)
+    g = _wide(grad)
+    agreed = (g * _wide(out)).sum(-1, keepdim=True)
+    slopes = weights * (g @ _wide(v).transpose(-1, -2) - agreed) * scale
+    dq, dk = slopes @ _wide(k), slopes.transpose(-1, -2) @ _wide(q)
+    dv = weights.transpose(-1, -2) @ g
+    return tuple(_beside(x.to(q.dtype)) for x in (dq, dk, dv))  # type: ignore[return-value]
+
+
+@attention_backward.register_fake
+def _(grad: Tensor, q: Tensor, *_others: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+    return _empty(q), _empty(q), _empty(q)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, lengths, scale = inputs
+    ctx.save_for_backward(q, k, v, *output, lengths)
+    ctx.mark_non_differentiable(output[1])
+    ctx.scale = scale
+
+
+def _gradients(ctx: Any, grad: Tensor, _logs: Any) -> tuple[Tensor | None, ...]:
+    return *attention_backward(grad, *ctx.saved_tensors, ctx.scale), None, None
+
+
+attention.register_autograd(_gradients, setup_context=_keep)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _scores(q: Tensor, k: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    seen = torch.arange(k.shape[-2], device=k.device) < lengths[:, None, None, None]
+    scores = _wide(q) @ _wide(k).transpose(-1, -2) * scale
+    return scores.masked_fill(~seen, float("-inf"))
+
+
+def _weights(scores: Tensor, logs: Tensor) -> Tensor:
+    # Nothing is looked at where the sum is zero, and -inf less -inf would be no number.
+    return (scores - logs.masked_fill(logs == float("-inf"), 0.0)[..., None]).exp()
+
+
+def _beside(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _empty(q: Tensor) -> Tensor:
+    batch, heads, length, size = q.shape
+    return q.new_empty(batch, length, heads, size).transpose(1, 2)
