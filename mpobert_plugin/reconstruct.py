@@ -281,7 +281,9 @@ def _right_chain(cores: list[Tensor]) -> Tensor | None:
     for core in reversed(cores[:-1]):
         a, bond, rows, cols = chain.shape
         _, left, i, j, _ = core.shape
-        merged = core.reshape(a, left * i * j, bond) @ chain.reshape(a, bond, rows * cols)
+        merged = thin_product(
+            core.reshape(a, left * i * j, bond), chain.reshape(a, bond, rows * cols)
+        )
         merged = merged.view(a, left, i, j, rows, cols).transpose(3, 4)
         chain = merged.reshape(a, left, i * rows, j * cols)
     return chain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def thin_product(a: Tensor, b: Tensor) -> Tensor:
     >>> thin_product(torch.ones(1, 2, 3), torch.ones(1, 3, 1)).tolist()
     [[[3.0], [3.0]]]
     """
-    thin = max(a.shape[1:]) <= _THIN and b.shape[2] >= _LONG and b.shape[2] % _PIECE == 0
+    thin = _is_long(b.shape[2], a.shape[1:]) or _is_long(a.shape[1], b.shape[1:])
     recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     # A trace holds no function with a backward of its own.
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
@@ -41,8 +42,13 @@ def thin_product(a: Tensor, b: Tensor) -> Tensor:
     return made
 
 
+def _is_long(length: int, other: Sequence[int]) -> bool:
+    """Tell whether a factor is so long, and the other one so thin, that a sum is worth cutting."""
+    return max(other) <= _THIN and length >= _LONG and length % _PIECE == 0
+
+
 class ThinProduct(torch.autograd.Function):
-    """The product of two stacks, whose gradient for the first is summed in pieces.
+    """The product of two stacks, whose gradient for the thin one is summed in pieces.
 
     Examples
     --------
@@ -102,12 +108,30 @@ class ThinProduct(torch.autograd.Function):
             One for each factor.
         """
         a, b = ctx.saved_tensors
-        grad = grads[0]
-        for_b = a.mT @ grad if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, for_b
-        stack, m, n = grad.shape
-        pieces = n // _PIECE
-        cut = grad.reshape(stack, m, pieces, _PIECE).transpose(1, 2).flatten(0, 1)
-        other = b.reshape(stack, b.shape[1], pieces, _PIECE).transpose(1, 2).flatten(0, 1)
-        return (cut @ other.mT).view(stack, pieces, m, -1).sum(1), for_b
+        grad, (for_a, for_b) = grads[0], ctx.needs_input_grad
+        return (
+            _by_columns(grad, b) if for_a else None,
+            _by_rows(a, grad) if for_b else None,
+        )
+
+
+def _by_columns(grad: Tensor, b: Tensor) -> Tensor:
+    """Return ``grad @ b.mT``; a long sum over columns in pieces."""
+    stack, m, n = grad.shape
+    if not _is_long(n, (m, b.shape[1])):
+        return grad @ b.mT
+    # Columns that belong together have to lie so for a stack of pieces.
+    cut, other = (
+        x.reshape(stack, x.shape[1], n // _PIECE, _PIECE).transpose(1, 2).flatten(0, 1)
+        for x in (grad, b)
+    )
+    return (cut @ other.mT).view(stack, n // _PIECE, m, -1).sum(1)
+
+
+def _by_rows(a: Tensor, grad: Tensor) -> Tensor:
+    """Return ``a.mT @ grad``; a long sum over rows in pieces."""
+    stack, m, n = grad.shape
+    if not _is_long(m, (a.shape[2], n)):
+        return a.mT @ grad
+    cut, other = (x.reshape(stack * (m // _PIECE), _PIECE, -1) for x in (a, grad))
+    return (cut.mT @ other).view(stack, m // _PIECE, -1, n).sum(1)
