@@ -14,7 +14,7 @@ from tensornet.layout import MatrixLayout
 THIN = 16
 # An array of so many elements (8 MiB in single precision) leaves little room in a cache.
 _FAR = 1 << 21
-# One of so many (32 MiB) is given back to the system at once, and the next one that takes its
+# One of more than so many (32 MiB) is given back to the system at once, and the next one that takes its
 # place meets its pages for the first time.
 _FRESH = 1 << 23
 
@@ -114,7 +114,7 @@ def features(
         sum(written),
         sum(move.runs for move in moves),
         sum(n for n in made if n >= _FAR),
-        sum(n for n in made if n >= _FRESH),
+        sum(n for n in made if n > _FRESH),
     )
 
 

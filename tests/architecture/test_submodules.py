@@ -8,8 +8,12 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from mpobert_plugin.submodules import keep_public_names as plugin_keep
+from tensornet.submodules import keep_public_names as tensornet_keep
 
 PACKAGES = ("tensornet", "mpobert_plugin", "mpobert_plugin.cli")
 
@@ -76,3 +80,18 @@ for package, _, name in names:
 def test_names_stay_in_a_process_that_imports_submodules_again() -> None:
     names = [f"{package}.{name}" for package, name in twofold()]
     subprocess.run([sys.executable, "-W", "ignore", "-c", PROBE, *names], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("keep", [tensornet_keep, plugin_keep])
+def test_free_names_and_submodules_that_are_made_anew_are_set(keep: Any, monkeypatch: Any) -> None:
+    shop = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    keep("shop")
+    first, second = ModuleType("shop.door"), ModuleType("shop.door")
+    shop.door = first
+    assert shop.door is first
+    shop.door = second
+    assert shop.door is second
+    shop.door = len
+    shop.door = first
+    assert shop.door is len

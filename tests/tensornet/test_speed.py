@@ -65,7 +65,9 @@ def test_lost_columns_large_arrays_and_the_sum():
     assert thin[2] - thin[1] == 15 * 64 * 96
     assert named(dense, 4)["far"] == 0
     assert named(dense, 2**15)["far"] == 64 * 2**15
-    assert named(dense, 2**17)["fresh"] == 64 * 2**17
+    # The C library takes 32 MiB from what it has, and asks the system for more than that.
+    assert named(dense, 2**17)["fresh"] == 0
+    assert named(dense, 2**17 + 1)["fresh"] == 64 * (2**17 + 1)
     only = Speed(*(1.0 if name == "multiply_add" else 0.0 for name in NAMES), 4)
     assert expected_seconds(dense, LAYOUT, BONDS, 8, only) == counts(dense, LAYOUT, BONDS, 8)[0]
     fewest = ranked(LAYOUT, BONDS, 8, only)[0]
