@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+
+# Shells start what they put into the background with Ctrl-C ignored, and Python then sets no
+# handler of its own: neither here nor in the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore: list[str] = []
 if find_spec("torch") is None or find_spec("transformers") is None:
