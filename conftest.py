@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from importlib.util import find_spec
 
@@ -29,6 +30,12 @@ if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
 if find_spec("quimb") is None:
     collect_ignore += ["tensornet/interop.py"]
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the million objects that importing has made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
