@@ -38,7 +38,7 @@ demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and re
 	@$(BIN)/mpobert demo $(ARGS)
 
 test: $(STAMP) ## Run the default test suite (ARGS="-k name" for a part)
-	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(STAMP) ## Lint, format, types, import contracts, architecture tests
 	$(BIN)/ruff check .

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+
+# Shells start what they put into the background with Ctrl-C ignored, and Python then sets no
+# handler of its own: neither here nor in the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore: list[str] = []
 if find_spec("torch") is None or find_spec("transformers") is None:
@@ -23,6 +30,12 @@ if find_spec("hypothesis") is None:
     collect_ignore += ["tensornet/testing"]
 if find_spec("quimb") is None:
     collect_ignore += ["tensornet/interop.py"]
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the million objects that importing has made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

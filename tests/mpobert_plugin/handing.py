@@ -8,8 +8,9 @@ import mpobert_plugin as mp
 from tests.mpobert_plugin.models import ids, tiny_bert
 
 
-def shared_bert(**options):
-    return mp.convert(tiny_bert(), sharing="groups:2", fit="mean", **options)
+def shared_bert(layers=4, **options):
+    model = tiny_bert(num_hidden_layers=layers)
+    return mp.convert(model, sharing="groups:2", fit="mean", **options)
 
 
 def query_bank(model):

@@ -18,11 +18,16 @@ from tests.mpobert_plugin.models import checkpoint_layers, stir_adapters
 from tests.mpobert_plugin.zoo import APART, CAUSAL, language_model, tiny, tokens
 
 FAMILIES = [*APART, "albert"]
-# Compilation takes seconds; the others have layers like these.
-COMPILED = [
-    name if name in ("albert", "gpt2", "llama") else pytest.param(name, marks=pytest.mark.nightly)
-    for name in FAMILIES
-]
+
+
+def compiled(*quick):
+    """Return the families whose compilation tells something new at first; it takes seconds."""
+    # The others have layers like those of these three.
+    later = dict.fromkeys(("albert", "gpt2", "llama"), pytest.mark.slow)
+    return [
+        name if name in quick else pytest.param(name, marks=later.get(name, pytest.mark.nightly))
+        for name in FAMILIES
+    ]
 
 
 def converted(model_type, **options):
@@ -205,21 +210,21 @@ def graph_loss(output):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("train", [True, pytest.param(False, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("model_type", COMPILED)
+@pytest.mark.parametrize("model_type", compiled("llama"))
 def test_a_compiled_model_is_one_graph(model_type, train):
     model = converted(model_type).train(train)
     with torch.set_grad_enabled(train):
         expected = model(tokens(model))[0]
         counter = CompileCounter()
-        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        run = torch.compile(model, backend=counter, fullgraph=True)
         for _ in range(2):
-            output = compiled(tokens(model))[0]
+            output = run(tokens(model))[0]
     assert counter.frame_count == 1
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model_type", COMPILED)
+@pytest.mark.parametrize("model_type", compiled("gpt2"))
 def test_compiled_layers_share_the_graphs_that_plain_layers_share(model_type):
     # Plain layers that know their number get a graph each; conversion adds none.
     plain = language_model(model_type, num_hidden_layers=3)
@@ -243,7 +248,7 @@ def compiled_layers(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model_type", ["albert", "gpt2"])
+@pytest.mark.parametrize("model_type", [pytest.param("albert", marks=pytest.mark.slow), "gpt2"])
 def test_a_compiled_base_model_reads_matrices_that_its_hook_made(model_type):
     model = tiny(model_type, num_hidden_layers=2)
     mp.convert(model, n=3)

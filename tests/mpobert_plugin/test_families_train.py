@@ -46,7 +46,15 @@ def auto_of(model_type):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
-@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mpnet", "roberta"])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        "gpt2",
+        pytest.param("llama", marks=pytest.mark.slow),
+        pytest.param("mpnet", marks=pytest.mark.slow),
+        pytest.param("roberta", marks=pytest.mark.slow),
+    ],
+)
 def test_trainer(model_type, tmp_path):
     converted(model_type).save_pretrained(tmp_path / "start")
     model = auto_of(model_type).from_pretrained(tmp_path / "start")

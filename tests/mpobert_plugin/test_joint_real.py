@@ -35,6 +35,11 @@ def encoded():
     return encoded_reactions()
 
 
+@pytest.fixture(scope="module")
+def some(encoded):
+    return encoded[::3]
+
+
 def converted(bert, encoded, **options):
     """Convert a copy and print what it cost."""
     model = mp.convert(copy.deepcopy(bert), **options)
@@ -59,14 +64,16 @@ def assert_honest(bert, model):
         assert matrix.error == pytest.approx(error, rel=1e-4, abs=1e-6)
 
 
-def test_exact_conversion_changes_no_prediction(bert, encoded):
-    found, accuracy = converted(bert, encoded)
-    assert accuracy == masked_accuracy(bert, encoded).accuracy
+def test_exact_conversion_changes_no_prediction(bert, some):
+    found, accuracy = converted(bert, some)
+    assert accuracy == masked_accuracy(bert, some).accuracy
     assert accuracy > 0.85
     assert found.saves_nothing
     assert found.total_error < 1e-6
 
 
+# Tiny models are tested so every time.
+@pytest.mark.slow
 def test_residual_adapters_lower_every_error(bert, encoded):
     options = {"sharing": "groups:6", "fit": "mean", "targets": ["query", "key", "value"]}
     mean, _ = converted(bert, encoded, **options)

@@ -138,7 +138,10 @@ def test_freezing_and_merging_outside_parts():
 
 @needs_albert
 class TestTheRealAlbert:
-    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-4), (torch.float64, 1e-8)])
+    @pytest.mark.parametrize(
+        ("dtype", "tolerance"),
+        [pytest.param(torch.float32, 5e-4, marks=pytest.mark.slow), (torch.float64, 1e-8)],
+    )
     def test_merging_an_exact_conversion_gives_the_albert_back(self, dtype, tolerance):
         albert = load_albert(dtype)
         (batch, *_) = reaction_batches(n=8, size=8)

@@ -91,11 +91,9 @@ class TestTraining:
 
 
 RELOAD = """
-import sys
 import torch
 from transformers import BertForSequenceClassification
 import mpobert_plugin as mp
-base, adapter, data = sys.argv[1:]
 torch.manual_seed(77)
 model = BertForSequenceClassification.from_pretrained(base)
 with torch.no_grad():
@@ -113,7 +111,9 @@ torch.testing.assert_close(found, data["expected"], rtol=0, atol=1e-5)
 
 
 class TestM10TheHeadComesBack:
-    def test_saved_and_loaded_on_another_random_head_in_a_new_process(self, tmp_path):
+    # A new process imports everything anew, which takes far longer than what is tested.
+    @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_saved_and_loaded_on_another_random_head(self, tmp_path, apart):
         base = classifier()
         base.save_pretrained(tmp_path / "base")
         model = step(adapted(base))
@@ -121,9 +121,14 @@ class TestM10TheHeadComesBack:
             model.base_model.model.classifier.modules_to_save["default"].weight.add_(1.0)
         model.save_pretrained(tmp_path / "adapter")
         torch.save({"ids": ids(), "expected": logits(model)}, tmp_path / "data.pt")
-        folders = [str(tmp_path / name) for name in ("base", "adapter", "data.pt")]
+        names = {"base": "base", "adapter": "adapter", "data": "data.pt"}
+        folders = {name: str(tmp_path / file) for name, file in names.items()}
+        if not apart:
+            exec(RELOAD, folders)
+            return
+        code = f"globals().update({folders!r})\n{RELOAD}"
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", RELOAD, *folders],
+            [sys.executable, "-W", "ignore", "-c", code],
             capture_output=True,
             text=True,
             timeout=120,

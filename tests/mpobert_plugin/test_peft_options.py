@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 import mpobert_plugin as mp
-from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.errors import ConfigError, MissingPackageError
 from tests.mpobert_plugin.lora import adapted, classifier, step, trained
 from tests.mpobert_plugin.models import logits
 
@@ -132,11 +134,24 @@ mp.peft.lora_config(None)
 """
 
 
+MESSAGE = 'needs peft, which cannot be found. Install them: pip install "tensornet-mpo[peft]"'
+
+
+def test_without_peft_the_package_is_there_and_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr(mp, "peft", mp.peft)  # given back in the end
+    for name in [name for name in sys.modules if f"{name}.".startswith("mpobert_plugin.peft.")]:
+        monkeypatch.delitem(sys.modules, name)
+    anew = importlib.import_module("mpobert_plugin.peft")
+    monkeypatch.setattr("mpobert_plugin.needs.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=re.escape(MESSAGE)):
+        anew.lora_config(None)
+
+
+@pytest.mark.slow
 def test_where_peft_is_not_installed_the_message_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_PEFT], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert 'needs peft, which cannot be found. Install them: pip install "tensornet-mpo[peft]"' in (
-        done.stderr
-    )
+    assert MESSAGE in done.stderr

@@ -53,8 +53,18 @@ def largest_difference(one, two, encoded):
     return largest
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-4), (torch.float64, 1e-8)])
-@pytest.mark.parametrize("way", ["convert", "convert-all", "from_albert"])
+# What float64 shows of the other ways, float32 shows with less precision.
+WAYS = [
+    pytest.param(
+        way, dtype, tolerance,
+        marks=pytest.mark.slow if dtype == torch.float32 and way != "convert" else [],
+    )
+    for way in ("convert", "convert-all", "from_albert")
+    for dtype, tolerance in ((torch.float32, 5e-4), (torch.float64, 1e-8))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "dtype", "tolerance"), WAYS)
 def test_conversion_changes_no_prediction(albert, textbook, dtype, tolerance, way):
     plain = copy.deepcopy(albert).to(dtype)
     if way == "from_albert":
@@ -65,7 +75,7 @@ def test_conversion_changes_no_prediction(albert, textbook, dtype, tolerance, wa
     mp.set_cache(model, False)
     assert largest_difference(plain, model, textbook[:24]) < tolerance
     if dtype == torch.float32 and way == "convert":
-        result = compare(plain, model, textbook)
+        result = compare(plain, model, textbook[::3])
         assert result.same_predictions
         assert result.before == result.after
         assert result.before.accuracy > 0.9

@@ -94,6 +94,8 @@ def test_m21_worlds_and_accumulations_make_the_same_updates(quick, world):
     for mine, theirs in zip(log(many), log(one), strict=True):
         for name in ("loss", "masked_loss", "order_loss", "grad_norm", "masked_accuracy"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-5), name
+    said = (quick / "splits" / f"world{world}.said").read_text()
+    assert said.count("step 3/3") == 1  # one of them talks
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

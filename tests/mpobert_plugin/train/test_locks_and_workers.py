@@ -101,6 +101,11 @@ def test_leftovers_are_what_was_written_aside_and_nothing_else(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
+# PyTorch tells of the end of a worker by an error that the handler of SIGCHLD raises, wherever the
+# main thread is: also between the opening of a file and the 'with' that would close it.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_a_worker_that_is_killed_ends_the_run_with_advice(corpus, tmp_path, number):
     def kill(step, _steps):

@@ -7,6 +7,7 @@ import json
 import lzma
 import shutil
 from itertools import pairwise
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -82,7 +83,10 @@ def folder_of(folder, docs):
     return folder
 
 
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch):
+# Workers that are started afresh import everything, which takes them ten seconds each.
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch, way):
+    monkeypatch.setattr(preparing, "get_context", lambda _usual: get_context(way))
     monkeypatch.setattr(preparing, "CHUNK", 40)
     docs = [f"Document {k} says this. And number {k * k} too." for k in range(12)]
     one = prepare(docs, tmp_path / "one", SMALL)
@@ -263,9 +267,10 @@ def test_a_tokenizer_without_a_mask_is_refused_by_name(tmp_path):
 def test_large_vocabularies_take_four_bytes(tmp_path):
     corpus = prepare([TEXT], tmp_path / "out", SMALL)
     assert corpus.tokens.dtype == np.uint16
-    tokenizer = load_tokenizer(corpus.folder)
-    tokenizer.add_tokens([f"extra{k}" for k in range(1 << 16)])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = json.loads((corpus.folder / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    words |= {f"extra{k}": len(words) + k for k in range(1 << 16)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     wide = prepare([TEXT], tmp_path / "wide", Vocabulary(tmp_path / "tokenizer.json"))
     assert wide.tokens.dtype == np.uint32
     assert wide.tokens.tolist() == corpus.tokens.tolist()

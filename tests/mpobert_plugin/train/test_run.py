@@ -63,8 +63,17 @@ def interrupted(monkeypatch, at):
 
 
 # Other tests of the process may have started JAX, which warns of processes that are forked.
-@pytest.mark.parametrize(("dropout", "workers", "at"), [(0.0, 0, 4), (0.1, 0, 7), (0.1, 2, 5)])
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize(
+    ("optimizer", "dropout", "workers", "at"),
+    [
+        ("lamb", 0.0, 0, 4),
+        ("lamb", 0.1, 2, 5),
+        ("adamw", 0.1, 0, 7),
+        pytest.param("lamb", 0.1, 0, 7, marks=pytest.mark.slow),
+        pytest.param("adamw", 0.0, 0, 4, marks=pytest.mark.slow),
+        pytest.param("adamw", 0.1, 2, 5, marks=pytest.mark.slow),
+    ],
+)
 def test_m22_a_resumed_run_is_the_same_bit_for_bit(
     corpus, tmp_path, monkeypatch, dropout, workers, at, optimizer
 ):
@@ -115,6 +124,8 @@ def run(command, folder, corpus, *words, world=1, **options):
     return command(arguments, env=environment, cwd=ROOT, text=True, **options)
 
 
+# The same of processes that are forked, and thus soon there, is tested with worlds of 2 and 4.
+@pytest.mark.slow
 def test_torchrun_shares_the_work_and_makes_the_same_model(corpus, tmp_path):
     done = run(
         subprocess.run, tmp_path / "many", corpus, "steps=1", "eps=1.0", "micro_batch=2",
@@ -136,6 +147,8 @@ def wait_for(folder, step, process):
         time.sleep(0.05)
 
 
+# Forked processes are ended by a signal, and runs in this process get one, every time.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends_with_success(corpus, tmp_path, number):
     process = run(

@@ -80,9 +80,7 @@ def test_a_process_that_fails_ends_the_job_with_its_error(corpus, tmp_path):
     assert weights(tmp_path / "run", 3)
 
 
-# Nightly since restarted processes of gloo did not always find each other ("connection refused"):
-# they met where those of the attempt before had left their addresses, and now do so apart.
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_job_that_is_restarted_goes_on_from_its_last_checkpoint(corpus, tmp_path):
     words = ("steps=8", "save_every=3")
     done = torchrun(
