@@ -14,8 +14,8 @@ from tensornet.layout import MatrixLayout
 THIN = 16
 # An array of so many elements (8 MiB in single precision) leaves little room in a cache.
 _FAR = 1 << 21
-# One of more than so many (32 MiB) is given back to the system at once, and the next one that takes its
-# place meets its pages for the first time.
+# One of more than so many (32 MiB) is given back to the system at once, and the next one that
+# takes its place meets its pages for the first time.
 _FRESH = 1 << 23
 
 

@@ -279,13 +279,27 @@ def test_a_record_takes_results_to_another_machine(tiny, tmp_path, capsys):
 
 
 def test_what_is_recorded_can_be_gone_on_with(tmp_path):
-    record.restore(tmp_path, Path(record.__file__).with_name("record.json"))
-    plan = tasks.tune_tasks("more-steps")
+    rows = json.loads(Path(record.__file__).with_name("record.json").read_text())["results"]
+    fewer = tmp_path / "fewer.json"
+    fewer.write_text(
+        json.dumps({"results": [row for row in rows if row["model"] != "albert-again"]})
+    )
+    record.restore(tmp_path, fewer)
+    plan = tasks.tune_tasks("whole-trials")
     left = [task for task in plan if task.result(tmp_path) is None]
     # Each task that is left starts from nothing, or from one that is left too.
     names = {task.name for task in left}
     assert {task.model for task in left} == {"albert", "albert-again"}
     assert all(not task.needs or task.needs in names for task in left)
+
+
+def test_what_is_recorded_is_the_whole_comparison(tmp_path):
+    record.restore(tmp_path, Path(record.__file__).with_name("record.json"))
+    name = tasks.best_recipe(tmp_path)
+    assert recipe.RECIPES["whole-trials"].settings == recipe.RECIPES[name].settings
+    plan = tasks.tune_tasks("whole-trials")
+    plan += tasks.main_tasks("whole-trials", 5, tasks.best_rates("whole-trials", tmp_path))
+    assert [task.name for task in plan if task.result(tmp_path) is None] == []
 
 
 def test_what_is_recorded_belongs_to_the_recipes_that_are_there():
@@ -295,4 +309,4 @@ def test_what_is_recorded_belongs_to_the_recipes_that_are_there():
         assert row["recipe"] in recipe.RECIPES
         assert row["model"] in models.MODELS
     steps = {row["steps"] for row in rows if row["stage"] == "main"}
-    assert steps == {recipe.RECIPES["more-steps"].steps}
+    assert steps == {recipe.RECIPES["whole-trials"].steps}
