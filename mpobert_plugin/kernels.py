@@ -50,7 +50,7 @@ def kernel_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Callable[..., N
     return found
 
 
-def works(name: str, device: torch.device, dtype: torch.dtype) -> bool:
+def works(name: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:
     """Return whether the kernels of a module run on a device.
 
     Parameters
@@ -61,6 +61,8 @@ def works(name: str, device: torch.device, dtype: torch.dtype) -> bool:
         Any.
     dtype : torch.dtype
         An element type that they take.
+    *sizes : int
+        What else their trial needs to know.
 
     Returns
     -------
@@ -72,7 +74,7 @@ def works(name: str, device: torch.device, dtype: torch.dtype) -> bool:
     >>> works("unfold_kernel", torch.device("cpu"), torch.float16)
     False
     """
-    return device.type == "cuda" and _tried(name, device, dtype) is not None
+    return device.type == "cuda" and _tried(name, device, dtype, *sizes) is not None
 
 
 def module_for(name: str) -> Any:
@@ -92,14 +94,14 @@ def module_for(name: str) -> Any:
 
 
 @cache
-def _tried(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+def _tried(name: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> Any:
     """Return kernels that have run on a device; torch for CUDA has Triton on Linux alone.
 
     They need a compiler of C, headers of Python and a folder that can be written, too.
     """
     try:
         module: Any = module_for(name)
-        module.probe(device, dtype)
+        module.probe(device, dtype, *sizes)
     except Exception as error:  # noqa: BLE001, whatever keeps it from running
         _LOG.warning("Triton does not work on %s, torch's operations are used: %s", device, error)
         return None

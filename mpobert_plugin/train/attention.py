@@ -11,12 +11,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpobert_plugin.kernels import module_for
+from mpobert_plugin.kernels import module_for, works
 
 KERNELS = "train.attention_kernel"
 # Dimensions of a head for which there are kernels.
 SIZES = (16, 32, 64, 128)
 _LOG2_E = 1.4426950408889634
+
+
+def kernels_for(size: int, device: torch.device) -> bool:
+    """Return whether there are kernels for heads of a size, and a device runs them.
+
+    Parameters
+    ----------
+    size : int
+        Dimensions of a head.
+    device : torch.device
+        Any.
+
+    Returns
+    -------
+    bool
+        On a GPU they are tried once.
+
+    Examples
+    --------
+    >>> kernels_for(64, torch.device("cpu"))
+    False
+    """
+    return size in SIZES and works(KERNELS, device, torch.float16, size)
 
 
 @torch.library.custom_op(

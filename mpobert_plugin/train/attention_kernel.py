@@ -182,7 +182,7 @@ def _to_queries(q, k, v, grad, lengths, logs, agreed, dq, scale, factor,  # type
     tl.store(dq + places, (acc * factor).to(dq.dtype.element_ty), mask=inside[:, None])
 
 
-def probe(device: torch.device, dtype: torch.dtype) -> None:
+def probe(device: torch.device, dtype: torch.dtype, size: int) -> None:
     """Run the kernels once.
 
     Parameters
@@ -191,8 +191,10 @@ def probe(device: torch.device, dtype: torch.dtype) -> None:
         Where.
     dtype : torch.dtype
         Of what attends.
+    size : int
+        Dimensions of a head; with many, blocks need more of the fast memory than some cards have.
     """
-    x = torch.zeros(1, 1, 16, 64, dtype=dtype, device=device)
+    x = torch.zeros(1, 1, 16, size, dtype=dtype, device=device)
     lengths = torch.ones(1, dtype=torch.int32, device=device)
     out, logs = forward(x, x, x, lengths, 1.0)
     backward(x, x, x, x, out, logs, lengths, 1.0)

@@ -90,9 +90,9 @@ class LayerCalls:
         results are kept; norms, activations and dropout are computed again.
     backend : str or callable
         As ``torch.compile`` takes it; it gets graphs as `rewriting.rewritten` leaves them.
-    own_attention : bool
-        Whether compiled layers attend by kernels of this package where samples are padded; their
-        masks must hide the ends of samples and nothing else.
+    own_attention : int
+        Dimensions of the heads that attend by kernels of this package in compiled layers where
+        samples are padded, 0 for none; masks must hide the ends of samples and nothing else.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class LayerCalls:
         compiled: str = "none",
         recompute: str = "none",
         backend: str | Callable[..., Any] = "inductor",
-        own_attention: bool = False,
+        own_attention: int = 0,
     ) -> None:
         backend = rewriting(backend, own_attention)
         self._limit: Callable[[], AbstractContextManager[object]] = nullcontext

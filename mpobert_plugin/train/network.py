@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mpobert_plugin.kernels import works
-from mpobert_plugin.train.attention import KERNELS
+from mpobert_plugin.train.attention import kernels_for
 from mpobert_plugin.train.half import HalfCopies
 from mpobert_plugin.train.layers import LayerCalls
 
@@ -114,11 +113,18 @@ def make_network(model: PreTrainedModel, gradients: Gradients, config: PretrainC
     form, calls = config.format(), None
     if config.compile != "none" or config.recompute != "none":
         own = config.compile == "layers" and config.attention == "auto"
-        own = own and works(KERNELS, model.device, torch.float16)
-        calls = LayerCalls(model, config.compile, config.recompute, own_attention=own)
+        size = _head_size(model) if own else 0
+        size = size if kernels_for(size, model.device) else 0
+        calls = LayerCalls(model, config.compile, config.recompute, own_attention=size)
     fused = model.config._attn_implementation == "sdpa"
     half = is_half(config.network, form, fused and model.device.type == "cuda")
     return Network(form, HalfCopies(model, gradients, form.dtype) if half else None, calls)
+
+
+def _head_size(model: PreTrainedModel) -> int:
+    config = model.config
+    width, heads = getattr(config, "hidden_size", 0), getattr(config, "num_attention_heads", 0)
+    return int(width) // int(heads) if width and heads else 0
 
 
 def is_half(network: str, form: Precision, fits: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mpobert_plugin.train.attention import SIZES
+from mpobert_plugin.train import attention  # noqa: F401, whose operation the graphs call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,16 +20,16 @@ _ADDS = (operator.add, torch.add)
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def rewriting(backend: str | Callable[..., Any], own_attention: bool) -> Callable[..., Any]:
+def rewriting(backend: str | Callable[..., Any], own_attention: int) -> Callable[..., Any]:
     """Return a backend of ``torch.compile`` that changes graphs before another one takes them.
 
     Parameters
     ----------
     backend : str or callable
         As ``torch.compile`` takes it.
-    own_attention : bool
-        Whether attention with a mask that hides the ends of samples, as pre-training makes them,
-        is done by `attention`.
+    own_attention : int
+        Dimensions of the heads whose attention with a mask that hides the ends of samples, as
+        pre-training makes them, is done by `attention`; 0 for none.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def rewriting(backend: str | Callable[..., Any], own_attention: bool) -> Callabl
     return compiled
 
 
-def rewritten(module: GraphModule, own_attention: bool) -> GraphModule:
+def rewritten(module: GraphModule, own_attention: int) -> GraphModule:
     """Return a graph that computes the same.
 
     GELU with a tangent is computed with a logistic function, 1 + tanh(u) = 2 / (1 + exp(-2u)):
@@ -59,7 +59,7 @@ def rewritten(module: GraphModule, own_attention: bool) -> GraphModule:
     ----------
     module : torch.fx.GraphModule
         As torch's compiler has traced it; changed in place.
-    own_attention : bool
+    own_attention : int
         As for `rewriting`.
 
     Returns
@@ -75,7 +75,7 @@ def rewritten(module: GraphModule, own_attention: bool) -> GraphModule:
         elif node.target is torch.nn.functional.gelu:
             _gelu(node)
         elif own_attention and node.target is torch.nn.functional.scaled_dot_product_attention:
-            _by_lengths(node)
+            _by_lengths(node, own_attention)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -123,16 +123,15 @@ def gelu_by_logistic(x: Tensor) -> Tensor:
     return (wide * torch.sigmoid(inner)).to(x.dtype)
 
 
-def _by_lengths(node: Node) -> None:
+def _by_lengths(node: Node, size: int) -> None:
     """Change fused attention with a mask of keys into attention over lengths, where it can be."""
     q, k, v, *others = node.args
     given = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), others, strict=False))}
     given.update(node.kwargs)
     mask = given.get("attn_mask")
     plain = not (given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa"))
-    if not plain or not _fits([_seen(x) for x in (q, k, v)], _seen(mask)):
+    if not plain or not _fits([_seen(x) for x in (q, k, v)], _seen(mask), size):
         return
-    size = _seen(q).shape[-1]  # type: ignore[union-attr]
     scale = given.get("scale")
     graph = node.graph
     with graph.inserting_before(node):
@@ -150,11 +149,11 @@ def _seen(node: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def _fits(parts: list[Tensor | None], mask: Tensor | None) -> bool:
+def _fits(parts: list[Tensor | None], mask: Tensor | None, size: int) -> bool:
     q = parts[0]
     if q is None or mask is None or any(x is None or x.shape != q.shape for x in parts):
         return False
-    if q.ndim != 4 or q.dtype not in _HALF or q.shape[-1] not in SIZES:
+    if q.ndim != 4 or q.dtype not in _HALF or q.shape[-1] != size:
         return False
     if any(x is not None and x.dtype != q.dtype for x in parts):
         return False

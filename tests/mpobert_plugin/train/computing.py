@@ -7,8 +7,7 @@ import transformers
 from transformers import AlbertConfig, BertConfig, RobertaConfig
 
 import mpobert_plugin as mp
-from mpobert_plugin.kernels import works
-from mpobert_plugin.train.attention import KERNELS
+from mpobert_plugin.train.attention import kernels_for
 from mpobert_plugin.train.engine import Engine
 from mpobert_plugin.train.gradients import Gradients
 from mpobert_plugin.train.half import HalfCopies
@@ -66,8 +65,9 @@ def engine_of(
     gradients = Gradients(dict(model.named_parameters()))
     form = Precision(precision)
     copies = HalfCopies(model, gradients, form.dtype) if network == "half" else None
-    own = compiled == "layers" and works(KERNELS, torch.device(device), form.dtype)
-    calls = LayerCalls(model, compiled, recompute, backend, own)
+    size = SIZES["hidden_size"] // SIZES["num_attention_heads"]
+    own = compiled == "layers" and kernels_for(size, torch.device(device))
+    calls = LayerCalls(model, compiled, recompute, backend, size if own else 0)
     return Engine(
         Objective(model),
         torch.optim.AdamW(model.parameters(), lr=lr, fused=True),
