@@ -13,7 +13,7 @@ import numpy as np
 
 from tensornet.backend import Backend, dtype_name
 from tensornet.eigen import eigenpairs, eigenvalues, single_pairs
-from tensornet.gram import gram_matrix
+from tensornet.gram import gram_matrix, projected
 from tensornet.narrow import NARROW
 from tensornet.sweep import Known, meeting_site
 from tensornet.truncation import tail_weights
@@ -58,6 +58,8 @@ def tensor_spectra(
             continue
         side = sites[:bond] if left else sites[bond:]
         flat = backend.tl.reshape(tensor, (math.prod(sites[:bond]), -1))
+        if not left and single:
+            flat = _with_fewer_rows(flat, known.get(meeting), backend)
         gram = _gram(flat if left else backend.matrix_transpose(flat), single, backend)
         if left or both:
             pairs = (single_pairs if single else eigenpairs)(gram, backend)
@@ -77,6 +79,21 @@ def tensor_spectra(
             known[outer] = _known(host, weights[outer], vectors[:, ::-1].copy(), gram, backend)
     tails = tuple(tail_weights(weights[bond]) for bond in range(1, len(sites)))
     return Spectra(tails, known)
+
+
+def _with_fewer_rows(flat: Array, known: Known | None, backend: Backend) -> Array:
+    """Return a matrix with the Gram matrix of its columns, in the basis of a side of low rank.
+
+    The basis misses no more than what is noise in single precision.
+    """
+    if known is None or known.pairs is None:
+        return flat
+    vectors, rows = known.pairs[1], int(known.gram.shape[0])
+    if 4 * int(vectors.shape[1]) > rows:
+        return flat
+    columns = int(flat.shape[1])
+    kept = projected(vectors, backend.tl.reshape(flat, (rows, -1)), backend)
+    return backend.tl.reshape(kept, (-1, columns))
 
 
 def _known(
