@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+from jupyter_cache import get_cache
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -44,6 +46,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parent / "_build" / "jupyter_cache")
+# Made before the processes that build side by side begin: each would make tables of its own.
+get_cache(nb_execution_cache_path).db  # noqa: B018
 nb_execution_raise_on_error = True
 nb_execution_timeout = 180
 nb_merge_streams = True
