@@ -49,7 +49,7 @@ check: $(STAMP) ## Lint, format, types, import contracts, architecture tests
 
 docs: $(STAMP) ## Build the documentation into docs/_build/html
 	@rm -rf docs/_build/html docs/reference/generated # no page outlives its name
-	$(BIN)/python -m sphinx -q -j $(JOBS) -E -W --keep-going -b html docs docs/_build/html
+	@$(ONE_THREAD) $(BIN)/python -m sphinx -q -j $(JOBS) -E -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_html.py docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
