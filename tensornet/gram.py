@@ -63,7 +63,7 @@ def row_weights(a: Array, backend: Backend) -> np.ndarray[Any, Any]:
 
 
 def _row_squares(wide: Array, backend: Backend) -> Array:
-    # No array of all squares, whose pages would take longer than the sums; numpy 1 has them alone.
+    # numpy 2 sums without an array of all squares, whose pages would take longer than the sums.
     if backend.name == "numpy" and hasattr(np, "vecdot"):
         return np.vecdot(wide, wide).real
     return backend.tl.sum((wide * backend.conj(wide)).real, axis=1)

@@ -89,6 +89,7 @@ def _with_fewer_rows(flat: Array, known: Known | None, backend: Backend) -> Arra
     if known is None or known.pairs is None:
         return flat
     vectors, rows = known.pairs[1], int(known.gram.shape[0])
+    # A basis of more vectors takes as long to multiply with as it saves.
     if 4 * int(vectors.shape[1]) > rows:
         return flat
     columns = int(flat.shape[1])

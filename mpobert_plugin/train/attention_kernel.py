@@ -21,6 +21,15 @@ _AGREED = 64
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _place(HEADS, LENGTH, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return block, pair, sample and head of a program; CUDA takes many along one axis alone."""
+    blocks = tl.cdiv(LENGTH, SIZE)
+    program = tl.program_id(0)
+    pair = program // blocks
+    return program % blocks, pair, (pair // HEADS).to(tl.int64), pair % HEADS
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _tile(base, rows, stride, END, D: tl.constexpr, GUARDED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Load rows of all dimensions; those from END on are zeros where they are looked at."""
     dims = tl.arange(0, D)
@@ -53,10 +62,9 @@ def _forward(q, k, v, lengths, out, logs, scale,  # type: ignore[no-untyped-def]
              q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
              HEADS, LENGTH, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Attend from a block of queries of one head to all keys within the length of the sample."""
-    pair = tl.program_id(1)
-    batch, head = (pair // HEADS).to(tl.int64), pair % HEADS
+    block, pair, batch, head = _place(HEADS, LENGTH, BM)
     end = tl.load(lengths + batch)
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    rows = block * BM + tl.arange(0, BM)
     k_base, v_base = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
     queries = _tile(q + batch * q_batch + head * q_head, rows, q_row, LENGTH, D, True)
     m = tl.full([BM], float("-inf"), tl.float32)
@@ -80,13 +88,12 @@ def _forward(q, k, v, lengths, out, logs, scale,  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _agreed(out, grad, agreed, g_batch, g_head, g_row, HEADS, LENGTH,  # type: ignore[no-untyped-def]
+def _agreed(out, grad, agreed, o_batch, o_head, o_row, g_batch, g_head, g_row, HEADS, LENGTH,  # type: ignore[no-untyped-def]
             BM: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Sum what was found times its gradient, for each query."""
-    pair = tl.program_id(1)
-    batch, head = (pair // HEADS).to(tl.int64), pair % HEADS
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    o = _tile(out + batch * LENGTH * HEADS * D + head * D, rows, HEADS * D, LENGTH, D, True)
+    block, pair, batch, head = _place(HEADS, LENGTH, BM)
+    rows = block * BM + tl.arange(0, BM)
+    o = _tile(out + batch * o_batch + head * o_head, rows, o_row, LENGTH, D, True)
     g = _tile(grad + batch * g_batch + head * g_head, rows, g_row, LENGTH, D, True)
     product = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
     tl.store(agreed + pair.to(tl.int64) * LENGTH + rows, product, mask=rows < LENGTH)
@@ -98,16 +105,15 @@ def _to_keys(q, k, v, grad, lengths, logs, agreed, dk, dv, scale, factor,  # typ
              g_batch, g_head, g_row, HEADS, LENGTH,
              BN: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     """Sum the gradients of a block of keys and values of one head over all queries."""
-    pair = tl.program_id(1)
-    batch, head = (pair // HEADS).to(tl.int64), pair % HEADS
+    block, pair, batch, head = _place(HEADS, LENGTH, BN)
     end = tl.load(lengths + batch)
-    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    columns = block * BN + tl.arange(0, BN)
     q_base, g_base = q + batch * q_batch + head * q_head, grad + batch * g_batch + head * g_head
     logs += pair.to(tl.int64) * LENGTH
     agreed += pair.to(tl.int64) * LENGTH
     sum_k = tl.zeros([BN, D], tl.float32)
     sum_v = tl.zeros([BN, D], tl.float32)
-    if tl.program_id(0) * BN < end:
+    if block * BN < end:
         keys = _tile(k + batch * k_batch + head * k_head, columns, k_row, end, D, True)
         values = _tile(v + batch * v_batch + head * v_head, columns, v_row, end, D, True)
         for start in range(0, LENGTH, BM):
@@ -154,10 +160,9 @@ def _to_queries(q, k, v, grad, lengths, logs, agreed, dq, scale, factor,  # type
                 g_batch, g_head, g_row, HEADS, LENGTH,
                 BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Sum the gradient of a block of queries of one head over all keys."""
-    pair = tl.program_id(1)
-    batch, head = (pair // HEADS).to(tl.int64), pair % HEADS
+    block, pair, batch, head = _place(HEADS, LENGTH, BM)
     end = tl.load(lengths + batch)
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    rows = block * BM + tl.arange(0, BM)
     inside = rows < LENGTH
     k_base, v_base = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
     queries = _tile(q + batch * q_batch + head * q_head, rows, q_row, LENGTH, D, True)
@@ -227,7 +232,7 @@ def forward(
     logs = torch.empty(batch, heads, length, dtype=torch.float32, device=q.device)
     rows, columns, warps, stages = _FORWARD
     with torch.cuda.device(q.device):
-        _forward[triton.cdiv(length, rows), batch * heads](
+        _forward[(triton.cdiv(length, rows) * batch * heads,)](
             q, k, v, lengths, out, logs, scale * _LOG2_E, *_steps(q), *_steps(k), *_steps(v),
             heads, length, BM=rows, BN=columns, D=size, num_warps=warps, num_stages=stages,
         )  # fmt: skip
@@ -264,7 +269,7 @@ def backward(
     dq, dk, dv : Tensor
         Of the shape of q; heads of a place lie side by side in memory.
     """
-    q, k, v, grad = _dense(q), _dense(k), _dense(v), _dense(grad)
+    q, k, v, grad, out = (_dense(x) for x in (q, k, v, grad, out))
     batch, heads, length, size = q.shape
     dq, dk, dv = _beside(q), _beside(q), _beside(q)
     agreed = torch.empty_like(logs)
@@ -273,16 +278,16 @@ def backward(
     pairs, inner = batch * heads, scale * _LOG2_E
     with torch.cuda.device(q.device):
         rows = _AGREED
-        _agreed[triton.cdiv(length, rows), pairs](
-            out, grad, agreed, *_steps(grad), heads, length, BM=rows, D=size
+        _agreed[(triton.cdiv(length, rows) * pairs,)](
+            out, grad, agreed, *_steps(out), *_steps(grad), heads, length, BM=rows, D=size
         )
         columns, rows, warps, stages = _KEYS
-        _to_keys[triton.cdiv(length, columns), pairs](
+        _to_keys[(triton.cdiv(length, columns) * pairs,)](
             *given, dk, dv, inner, scale, *steps, heads, length, BN=columns, BM=rows, D=size,
             EVEN=length % rows == 0, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         rows, columns, warps, stages = _QUERIES
-        _to_queries[triton.cdiv(length, rows), pairs](
+        _to_queries[(triton.cdiv(length, rows) * pairs,)](
             *given, dq, inner, scale, *steps, heads, length, BM=rows, BN=columns, D=size,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip

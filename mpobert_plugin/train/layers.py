@@ -111,7 +111,6 @@ class LayerCalls:
         backend: str | Callable[..., Any] = "inductor",
         own_attention: int = 0,
     ) -> None:
-        backend = rewriting(backend, own_attention)
         self._limit: Callable[[], AbstractContextManager[object]] = nullcontext
         if compiled == "layers":
             self._limit = _many_graphs
@@ -127,7 +126,7 @@ class LayerCalls:
             if compiled == "layers":
                 kind = type(layer)
                 if kind not in forwards:
-                    forwards[kind] = _compiled(kind, backend)
+                    forwards[kind] = _compiled(kind, rewriting(backend, own_attention))
                 call = partial(forwards[kind], layer)
             if again:
                 call = partial(_again, CarryingCheckpoint(checkpointing, layer), call)

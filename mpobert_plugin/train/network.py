@@ -112,10 +112,10 @@ def make_network(model: PreTrainedModel, gradients: Gradients, config: PretrainC
     """
     form, calls = config.format(), None
     if config.compile != "none" or config.recompute != "none":
-        own = config.compile == "layers" and config.attention == "auto"
-        size = _head_size(model) if own else 0
-        size = size if kernels_for(size, model.device) else 0
-        calls = LayerCalls(model, config.compile, config.recompute, own_attention=size)
+        wanted = config.compile == "layers" and config.attention == "auto"
+        size = _head_size(model)
+        own = size if wanted and kernels_for(size, model.device) else 0
+        calls = LayerCalls(model, config.compile, config.recompute, own_attention=own)
     fused = model.config._attn_implementation == "sdpa"
     half = is_half(config.network, form, fused and model.device.type == "cuda")
     return Network(form, HalfCopies(model, gradients, form.dtype) if half else None, calls)

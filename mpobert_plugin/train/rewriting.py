@@ -126,8 +126,10 @@ def gelu_by_logistic(x: Tensor) -> Tensor:
 def _by_lengths(node: Node, size: int) -> None:
     """Change fused attention with a mask of keys into attention over lengths, where it can be."""
     q, k, v, *others = node.args
-    given = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), others, strict=False))}
-    given.update(node.kwargs)
+    given = {
+        **dict(zip(("attn_mask", "dropout_p", "is_causal"), others, strict=False)),
+        **node.kwargs,
+    }
     mask = given.get("attn_mask")
     plain = not (given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa"))
     if not plain or not _fits([_seen(x) for x in (q, k, v)], _seen(mask), size):
