@@ -16,7 +16,7 @@ from mpobert_plugin.kernels import module_for, works
 KERNELS = "train.attention_kernel"
 # Dimensions of a head for which there are kernels.
 SIZES = (16, 32, 64, 128)
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 
 
 def kernels_for(size: int, device: torch.device) -> bool:
@@ -93,14 +93,14 @@ def attention(
     scores = _scores(q, k, lengths, scale)
     logs = torch.logsumexp(scores, -1)
     out = _weights(scores, logs) @ _wide(v)
-    return _beside(out.to(q.dtype)), logs.float() * _LOG2_E
+    return _beside(out.to(q.dtype)), logs.float() * LOG2_E
 
 
 @attention.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _empty(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return empty_beside(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 _BACKWARD = (
@@ -146,7 +146,7 @@ def attention_backward(
             grad, q, k, v, out, logs, lengths, scale
         )
         return found
-    weights = _weights(_scores(q, k, lengths, scale), logs / _LOG2_E)
+    weights = _weights(_scores(q, k, lengths, scale), logs / LOG2_E)
     g = _wide(grad)
     agreed = (g * _wide(out)).sum(-1, keepdim=True)
     slopes = weights * (g @ _wide(v).transpose(-1, -2) - agreed) * scale
@@ -157,7 +157,7 @@ def attention_backward(
 
 @attention_backward.register_fake
 def _(grad: Tensor, q: Tensor, *_others: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
-    return _empty(q), _empty(q), _empty(q)
+    return empty_beside(q), empty_beside(q), empty_beside(q)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -193,6 +193,23 @@ def _beside(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _empty(q: Tensor) -> Tensor:
-    batch, heads, length, size = q.shape
-    return q.new_empty(batch, length, heads, size).transpose(1, 2)
+def empty_beside(x: Tensor) -> Tensor:
+    """Return room for as many numbers, with the heads of a place side by side in memory.
+
+    Parameters
+    ----------
+    x : Tensor
+        (batch, heads, length, dimensions), of any strides.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape and element type.
+
+    Examples
+    --------
+    >>> empty_beside(torch.zeros(1, 2, 3, 4)).stride()
+    (24, 4, 8, 1)
+    """
+    batch, heads, length, size = x.shape
+    return x.new_empty(batch, length, heads, size).transpose(1, 2)

@@ -8,10 +8,11 @@ import torch
 import triton
 import triton.language as tl
 
+from mpobert_plugin.train.attention import LOG2_E, empty_beside
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LOG2_E = 1.4426950408889634
 # Rows of a block, columns of a step, warps, stages: of forward, of the gradients of keys and
 # values, and of queries. Fixed, for other blocks sum in another order.
 _FORWARD = (64, 64, 4, 3)
@@ -228,12 +229,12 @@ def forward(
     """
     q, k, v = _dense(q), _dense(k), _dense(v)
     batch, heads, length, size = q.shape
-    out = _beside(q)
+    out = empty_beside(q)
     logs = torch.empty(batch, heads, length, dtype=torch.float32, device=q.device)
     rows, columns, warps, stages = _FORWARD
     with torch.cuda.device(q.device):
         _forward[(triton.cdiv(length, rows) * batch * heads,)](
-            q, k, v, lengths, out, logs, scale * _LOG2_E, *_steps(q), *_steps(k), *_steps(v),
+            q, k, v, lengths, out, logs, scale * LOG2_E, *_steps(q), *_steps(k), *_steps(v),
             heads, length, BM=rows, BN=columns, D=size, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out, logs
@@ -271,11 +272,11 @@ def backward(
     """
     q, k, v, grad, out = (_dense(x) for x in (q, k, v, grad, out))
     batch, heads, length, size = q.shape
-    dq, dk, dv = _beside(q), _beside(q), _beside(q)
+    dq, dk, dv = empty_beside(q), empty_beside(q), empty_beside(q)
     agreed = torch.empty_like(logs)
     steps = (*_steps(q), *_steps(k), *_steps(v), *_steps(grad))
     given = (q, k, v, grad, lengths, logs, agreed)
-    pairs, inner = batch * heads, scale * _LOG2_E
+    pairs, inner = batch * heads, scale * LOG2_E
     with torch.cuda.device(q.device):
         rows = _AGREED
         _agreed[(triton.cdiv(length, rows) * pairs,)](
@@ -296,11 +297,6 @@ def backward(
 
 def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _beside(x: Tensor) -> Tensor:
-    batch, heads, length, size = x.shape
-    return x.new_empty(batch, length, heads, size).transpose(1, 2)
 
 
 def _steps(x: Tensor) -> tuple[int, int, int]:
