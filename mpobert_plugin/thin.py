@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpobert_plugin.halves import exact
+
 # Lengths from which a GPU has too few threads at work on one sum, and widths up to which.
 _LONG, _THIN = 1024, 64
 _PIECE = 256
@@ -109,10 +111,11 @@ class ThinProduct(torch.autograd.Function):
         """
         a, b = ctx.saved_tensors
         grad, (for_a, for_b) = grads[0], ctx.needs_input_grad
-        return (
-            _by_columns(grad, b) if for_a else None,
-            _by_rows(a, grad) if for_b else None,
-        )
+        with exact(grad.device.type):
+            return (
+                _by_columns(grad, b) if for_a else None,
+                _by_rows(a, grad) if for_b else None,
+            )
 
 
 def _by_columns(grad: Tensor, b: Tensor) -> Tensor:
@@ -125,7 +128,7 @@ def _by_columns(grad: Tensor, b: Tensor) -> Tensor:
         x.reshape(stack, x.shape[1], n // _PIECE, _PIECE).transpose(1, 2).flatten(0, 1)
         for x in (grad, b)
     )
-    return (cut @ other.mT).view(stack, n // _PIECE, m, -1).sum(1)
+    return (cut @ other.mT).view(stack, n // _PIECE, m, b.shape[1]).sum(1)
 
 
 def _by_rows(a: Tensor, grad: Tensor) -> Tensor:
@@ -133,5 +136,5 @@ def _by_rows(a: Tensor, grad: Tensor) -> Tensor:
     stack, m, n = grad.shape
     if not _is_long(m, (a.shape[2], n)):
         return a.mT @ grad
-    cut, other = (x.reshape(stack * (m // _PIECE), _PIECE, -1) for x in (a, grad))
-    return (cut.mT @ other).view(stack, m // _PIECE, -1, n).sum(1)
+    cut, other = (x.reshape(stack * (m // _PIECE), _PIECE, x.shape[2]) for x in (a, grad))
+    return (cut.mT @ other).view(stack, m // _PIECE, a.shape[2], n).sum(1)

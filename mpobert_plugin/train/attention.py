@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpobert_plugin.errors import ConfigError
+from mpobert_plugin.halves import exact
 from mpobert_plugin.kernels import module_for, works
 
 KERNELS = "train.attention_kernel"
@@ -69,6 +71,11 @@ def attention(
     logs : Tensor of float32
         (batch, heads, length): logarithms to base 2 of the sums of the weights, for backward.
 
+    Raises
+    ------
+    ConfigError
+        When queries, keys and values differ in shape, or lengths are not one for each sample.
+
     Notes
     -----
     Blocks of keys are taken one after the other, with a running maximum [1]_. On a GPU by kernels
@@ -86,13 +93,15 @@ def attention(
     >>> attention(x, x, x, torch.tensor([1], dtype=torch.int32), 1.0)[0].tolist()
     [[[[1.0, 0.0], [1.0, 0.0]]]]
     """
+    _check(q, k, v, lengths)
     if q.is_cuda:
         kernels: Any = module_for(KERNELS)
         found: tuple[Tensor, Tensor] = kernels.forward(q, k, v, lengths, scale)
         return found
-    scores = _scores(q, k, lengths, scale)
-    logs = torch.logsumexp(scores, -1)
-    out = _weights(scores, logs) @ _wide(v)
+    with exact(q.device.type):
+        scores = _scores(q, k, lengths, scale)
+        logs = torch.logsumexp(scores, -1)
+        out = _weights(scores, logs) @ _wide(v)
     return _beside(out.to(q.dtype)), logs.float() * LOG2_E
 
 
@@ -100,6 +109,7 @@ def attention(
 def _(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    _check(q, k, v, lengths)
     return empty_beside(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
@@ -146,12 +156,12 @@ def attention_backward(
             grad, q, k, v, out, logs, lengths, scale
         )
         return found
-    weights = _weights(_scores(q, k, lengths, scale), logs / LOG2_E)
-    g = _wide(grad)
-    agreed = (g * _wide(out)).sum(-1, keepdim=True)
-    slopes = weights * (g @ _wide(v).transpose(-1, -2) - agreed) * scale
-    dq, dk = slopes @ _wide(k), slopes.transpose(-1, -2) @ _wide(q)
-    dv = weights.transpose(-1, -2) @ g
+    with exact(q.device.type):
+        weights = _weights(_scores(q, k, lengths, scale), logs / LOG2_E)
+        g = _wide(grad)
+        agreed = (g * _wide(out)).sum(-1, keepdim=True)
+        slopes = weights * (g @ _wide(v).mT - agreed) * scale
+        dq, dk, dv = slopes @ _wide(k), slopes.mT @ _wide(q), weights.mT @ g
     return tuple(_beside(x.to(q.dtype)) for x in (dq, dk, dv))  # type: ignore[return-value]
 
 
@@ -172,6 +182,15 @@ def _gradients(ctx: Any, grad: Tensor, _logs: Any) -> tuple[Tensor | None, ...]:
 
 
 attention.register_autograd(_gradients, setup_context=_keep)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> None:
+    if q.ndim != 4 or not q.shape == k.shape == v.shape or lengths.shape != q.shape[:1]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v, lengths))
+        raise ConfigError(
+            "q, k and v must have one shape (batch, heads, length, width) and lengths (batch,), "
+            f"got {shapes}. Use torch's scaled_dot_product_attention for others."
+        )
 
 
 def _wide(x: Tensor) -> Tensor:

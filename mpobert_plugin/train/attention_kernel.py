@@ -64,7 +64,7 @@ def _forward(q, k, v, lengths, out, logs, scale,  # type: ignore[no-untyped-def]
              HEADS, LENGTH, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Attend from a block of queries of one head to all keys within the length of the sample."""
     block, pair, batch, head = _place(HEADS, LENGTH, BM)
-    end = tl.load(lengths + batch)
+    end = tl.minimum(tl.load(lengths + batch), LENGTH)
     rows = block * BM + tl.arange(0, BM)
     k_base, v_base = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
     queries = _tile(q + batch * q_batch + head * q_head, rows, q_row, LENGTH, D, True)
@@ -107,7 +107,7 @@ def _to_keys(q, k, v, grad, lengths, logs, agreed, dk, dv, scale, factor,  # typ
              BN: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     """Sum the gradients of a block of keys and values of one head over all queries."""
     block, pair, batch, head = _place(HEADS, LENGTH, BN)
-    end = tl.load(lengths + batch)
+    end = tl.minimum(tl.load(lengths + batch), LENGTH)
     columns = block * BN + tl.arange(0, BN)
     q_base, g_base = q + batch * q_batch + head * q_head, grad + batch * g_batch + head * g_head
     logs += pair.to(tl.int64) * LENGTH
@@ -162,7 +162,7 @@ def _to_queries(q, k, v, grad, lengths, logs, agreed, dq, scale, factor,  # type
                 BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """Sum the gradient of a block of queries of one head over all keys."""
     block, pair, batch, head = _place(HEADS, LENGTH, BM)
-    end = tl.load(lengths + batch)
+    end = tl.minimum(tl.load(lengths + batch), LENGTH)
     rows = block * BM + tl.arange(0, BM)
     inside = rows < LENGTH
     k_base, v_base = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
@@ -227,7 +227,7 @@ def forward(
     logs : Tensor of float32
         (batch, heads, length), to base 2.
     """
-    q, k, v = _dense(q), _dense(k), _dense(v)
+    q, k, v, lengths = (_dense(x) for x in (q, k, v, lengths))
     batch, heads, length, size = q.shape
     out = empty_beside(q)
     logs = torch.empty(batch, heads, length, dtype=torch.float32, device=q.device)
@@ -270,7 +270,7 @@ def backward(
     dq, dk, dv : Tensor
         Of the shape of q; heads of a place lie side by side in memory.
     """
-    q, k, v, grad, out = (_dense(x) for x in (q, k, v, grad, out))
+    q, k, v, grad, out, lengths = (_dense(x) for x in (q, k, v, grad, out, lengths))
     batch, heads, length, size = q.shape
     dq, dk, dv = empty_beside(q), empty_beside(q), empty_beside(q)
     agreed = torch.empty_like(logs)

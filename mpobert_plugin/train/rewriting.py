@@ -76,24 +76,34 @@ def rewritten(module: GraphModule, own_attention: int) -> GraphModule:
             _gelu(node)
         elif own_attention and node.target is torch.nn.functional.scaled_dot_product_attention:
             _by_lengths(node, own_attention)
-    module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
 def _without_tangent(node: Node) -> None:
-    """Change 1 + tanh(u), wherever that is what becomes of a tangent."""
+    """Change tanh(u) and each 1 + tanh(u), where nothing else becomes of the tangent.
+
+    Each operation is changed at its own place: what changes u or gradients in between stays there.
+    """
+    if node.kwargs or not all(_adds_one(user) for user in node.users):
+        return
+    with node.graph.inserting_before(node):
+        twice = node.graph.call_function(operator.mul, (node.args[0], 2.0))
+        logistic = node.graph.call_function(torch.sigmoid, (twice,))
     for user in list(node.users):
-        if user.target in _ADDS and 1 in user.args and not user.kwargs:
-            with node.graph.inserting_before(user):
-                twice = node.graph.call_function(operator.mul, (node.args[0], 2.0))
-                logistic = node.graph.call_function(torch.sigmoid, (twice,))
-                found = node.graph.call_function(operator.mul, (logistic, 2.0))
-            _replace(user, found)
+        with node.graph.inserting_before(user):
+            _replace(user, node.graph.call_function(operator.mul, (logistic, 2.0)))
+    node.graph.erase_node(node)
+
+
+def _adds_one(node: Node) -> bool:
+    if node.target not in _ADDS or node.kwargs or node.op != "call_function":
+        return False
+    return any(type(value) in (int, float) and value == 1 for value in node.args)
 
 
 def _gelu(node: Node) -> None:
-    if node.kwargs.get("approximate") == "tanh":
+    if len(node.args) == 1 and dict(node.kwargs) == {"approximate": "tanh"}:
         with node.graph.inserting_before(node):
             _replace(node, node.graph.call_function(gelu_by_logistic, (node.args[0],)))
 
@@ -125,16 +135,21 @@ def gelu_by_logistic(x: Tensor) -> Tensor:
 
 def _by_lengths(node: Node, size: int) -> None:
     """Change fused attention with a mask of keys into attention over lengths, where it can be."""
+    if len(node.args) < 3:
+        return
     q, k, v, *others = node.args
     given = {
         **dict(zip(("attn_mask", "dropout_p", "is_causal"), others, strict=False)),
         **node.kwargs,
     }
     mask = given.get("attn_mask")
-    plain = not (given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa"))
+    scale = given.get("scale")
+    plain = scale is None or type(scale) in (int, float)
+    plain = plain and not (
+        given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa")
+    )
     if not plain or not _fits([_seen(x) for x in (q, k, v)], _seen(mask), size):
         return
-    scale = given.get("scale")
     graph = node.graph
     with graph.inserting_before(node):
         first = graph.call_function(operator.getitem, (mask, (slice(None), 0, 0)))

@@ -50,6 +50,25 @@ def test_transposed_factors_are_taken(short):
     assert torch.autograd.gradcheck(ThinProduct.apply, (a, b))
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 3, 8), (2, 8, 0, 3), (2, 0, 3, 8), (2, 8, 3, 0)])
+def test_empty_factors_have_empty_gradients(shape, short):
+    stack, m, k, n = shape
+    own = [torch.ones(stack, m, k).requires_grad_(), torch.ones(stack, k, n).requires_grad_()]
+    ThinProduct.apply(*own).sum().backward()
+    for x in own:
+        assert x.grad.shape == x.shape
+
+
+def test_a_backward_under_autocast_is_that_without(short):
+    own, again = factors((8, 3, 2), dtype=torch.float32), factors((8, 3, 2), dtype=torch.float32)
+    ThinProduct.apply(*own).sum().backward()
+    out = ThinProduct.apply(*again).sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        out.backward()
+    for x, y in zip(own, again, strict=True):
+        assert torch.equal(x.grad, y.grad)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("shape", [(16, 16, 4096), (4096, 16, 16), (16, 16, 100)])

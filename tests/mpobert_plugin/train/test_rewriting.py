@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.train.attention import attention
 from mpobert_plugin.train.rewriting import rewriting, rewritten
 
@@ -152,6 +153,97 @@ def test_a_graph_that_has_nothing_of_it_is_the_same_object():
     assert float(graph(torch.ones(()))) == 2.0
 
 
+def in_place(x):
+    y = x * 2
+    y.mul_(0.5)
+    torch.relu_(y)
+    return y
+
+
+def changed_before(x):
+    u = x * 2
+    t = torch.tanh(u)
+    u += 1
+    return (1 + t) * u
+
+
+def changed_after(x):
+    t = torch.tanh(x.detach())
+    t[0] = 5.0
+    return 1 + t + 0 * x
+
+
+def no_gradient_of_a_tangent(x):
+    with torch.no_grad():
+        t = torch.tanh(x)
+    return 1 + t + 0 * x
+
+
+def no_gradient_of_a_sum(x):
+    t = torch.tanh(x)
+    with torch.no_grad():
+        one = 1 + t
+    return one + t
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        in_place,
+        changed_before,
+        changed_after,
+        no_gradient_of_a_tangent,
+        no_gradient_of_a_sum,
+        lambda x: 1 + torch.tanh(input=x),
+        lambda x: gelu(input=x, approximate="tanh"),
+        lambda x: torch.add(1, torch.tanh(x), alpha=2),
+        lambda x: 1.0 + torch.tanh(x) * (1.0 + torch.tanh(x)),
+    ],
+)
+def test_what_else_a_graph_does_stays_with_its_gradient(work):
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64).requires_grad_()
+    found, _ = traced(work, x)
+    expected = work(x)
+    assert torch.allclose(found, expected)
+    for one, right in zip(
+        torch.autograd.grad(found.sum(), x), torch.autograd.grad(expected.sum(), x), strict=True
+    ):
+        assert torch.allclose(one, right)
+
+
+def test_attention_by_names_stays_as_it_is():
+    q, k, v, _ = parts((2, 2, 6, 16), torch.bfloat16)
+    mask = padding([4, 6], 6)
+    found, names = traced(
+        lambda q, k, v, m: scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=m),
+        q, k, v, mask,
+    )  # fmt: skip
+    assert "mpobert.attention" not in names
+    assert found.shape == q.shape
+
+
+def test_other_shapes_are_refused_at_the_door():
+    q, k, v, _ = parts((2, 2, 6, 16))
+    lengths = torch.tensor([3, 6], dtype=torch.int32)
+    for wrong in (
+        (q, k[:, :, :4], v, lengths),
+        (q, k, v, lengths[:1]),
+        (q[0], k[0], v[0], lengths),
+    ):
+        with pytest.raises(ConfigError, match="must have one shape"):
+            attention(*wrong, 0.25)
+
+
+def test_autocast_changes_nothing_of_the_operation():
+    *qkv, grad = parts((2, 2, 6, 16))
+    lengths = torch.tensor([3, 6], dtype=torch.int32)
+    expected = by_lengths(*qkv, lengths, grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = by_lengths(*qkv, lengths, grad)
+    for one, right in zip(found, expected, strict=True):
+        assert torch.equal(one, right)
+
+
 @CUDA
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -196,3 +288,15 @@ def test_parts_of_one_product_and_gaps_between_numbers_are_taken():
         by_lengths(q, k, v, lengths, grad), by_mask(q, k, v, lengths, grad), strict=True
     ):
         assert off(found, right) < 2e-3
+
+
+@CUDA
+@pytest.mark.gpu
+def test_lengths_with_gaps_and_beyond_the_sample_are_taken():
+    *qkv, grad = parts((2, 2, 33, 64), torch.float16, "cuda")
+    for lengths in ([[5, 33], [20, 20]], [[70, 0], [64, 0]]):
+        given = torch.tensor(lengths, dtype=torch.int32, device="cuda")[:, 0]
+        for found, right in zip(
+            by_lengths(*qkv, given, grad), by_mask(*qkv, given.clamp(max=33), grad), strict=True
+        ):
+            assert off(found, right) < 2e-3
