@@ -20,6 +20,7 @@ from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.reference import Reference
 from mpobert_plugin.stacked import Place, StackedBank, handed_slices
 from mpobert_plugin.strategy import BY_GROUPS, Strategy
+from mpobert_plugin.tracing import is_traced
 
 if TYPE_CHECKING:
     from mpobert_plugin.lazy import Lazy, Values
@@ -156,7 +157,7 @@ class MPOBank(StackedBank):
     def _strategy_now(self) -> str:
         """Return the strategy of a forward as this one."""
         # A graph that is traced or compiled as a whole has all matrices as values of its own.
-        if torch.compiler.is_compiling() or _is_traced() or self.once is not None:
+        if torch.compiler.is_compiling() or is_traced() or self.once is not None:
             return "batched"
         # Sharded parameters lose their storage when the bank's forward is over.
         if hasattr(self, "unshard"):
@@ -246,7 +247,7 @@ class MPOBank(StackedBank):
         recorded = _is_recorded_for(cores)
         on_gpu = self._device_type() == "cuda"
         # A trace holds no function with a backward of its own.
-        recompute = recorded and self.strategy.training != "batched" and not _is_traced()
+        recompute = recorded and self.strategy.training != "batched" and not is_traced()
         return {"recompute": recompute, "half": recorded and on_gpu}
 
     def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
@@ -302,9 +303,4 @@ def _is_recorded_for(cores: Mapping[str, Tensor]) -> bool:
 def _is_recorded(device: torch.device) -> bool:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return True
-    return _is_traced()
-
-
-def _is_traced() -> bool:
-    # torch leaves this function without types.
-    return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]
+    return is_traced()

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from mpobert_plugin.kernels import kernel_for
+
 HALF = (torch.float16, torch.bfloat16)
 # Asked once, at import: torch 2.11 cannot trace the question inside a compiled graph.
 AUTOCAST_DEVICES = frozenset(
@@ -66,8 +68,19 @@ def half_of(tensor: Tensor, divisor: int = 1) -> tuple[Tensor, Tensor]:
     >>> half.dtype, half[0].item(), scale.item()
     (torch.float16, 1.25, 4.0)
     """
+    kernel = kernel_for("half_kernel", tensor, tensor.dtype)
+    if kernel is not None:
+        half = torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device)
+        scale = torch.empty(1, dtype=torch.float32, device=tensor.device)
+        kernel(tensor.contiguous(), half, scale, _power(divisor))
+        return half, scale
     scale = scale_of(tensor, divisor)
     return times(tensor, scale.reciprocal(), torch.float16), scale
+
+
+def _power(divisor: int) -> int:
+    """Return the power of two that is not below a number."""
+    return 1 if divisor <= 1 else 1 << (divisor - 1).bit_length()
 
 
 def scale_of(tensor: Tensor, divisor: int = 1) -> Tensor:
@@ -93,7 +106,7 @@ def scale_of(tensor: Tensor, divisor: int = 1) -> Tensor:
     size = torch.linalg.vector_norm(tensor.detach(), float("inf")).float().clamp_min(_SMALLEST)
     # The bits of the exponent alone are the largest power of two that is not above the number.
     scale: Tensor = (size.view(1).view(torch.int32) & _EXPONENT).view(torch.float32)
-    return scale if divisor <= 1 else scale * float(1 << (divisor - 1).bit_length())
+    return scale if divisor <= 1 else scale * float(_power(divisor))
 
 
 def times(tensor: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:

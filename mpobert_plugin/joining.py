@@ -129,9 +129,8 @@ def operands(central: Tensor, left: Tensor | None, right: Tensor | None, how: Jo
         return Operands(central, left, right, None)
     # Divided by the length of its sums, so that the first product stays below 4.
     c, by = half_of(central, central.shape[1] if from_left(left, right, how) else central.shape[-1])
-    one = torch.ones_like(by)
-    a, left_by = (None, one) if left is None else half_of(left)
-    b, right_by = (None, one) if right is None else half_of(right)
+    a, left_by = (None, torch.ones_like(by)) if left is None else half_of(left)
+    b, right_by = (None, torch.ones_like(by)) if right is None else half_of(right)
     return Operands(c, a, b, (by, left_by, right_by))
 
 
@@ -173,7 +172,29 @@ def join(
     torch.Size([2, 2, 2])
     """
     given = operands(central, left, right, how)
-    whole = second(first(given, how), given, how)
+    return joined(first(given, how), given, up, down, how)
+
+
+def joined(
+    product: Tensor, given: Operands, up: Tensor | None, down: Tensor | None, how: Joining
+) -> Tensor:
+    """Return the matrices of `join` from what it computes first.
+
+    Parameters
+    ----------
+    product : Tensor
+        What `first` returns.
+    given : Operands
+        What is multiplied.
+    up, down, how
+        As for `join`.
+
+    Returns
+    -------
+    Tensor
+        (outputs, rows, cols).
+    """
+    whole = second(product, given, how)
     if up is None or down is None:
         return _unfolded(whole, given, how.dtype, how).to(how.dtype)
     # Eight bits are too few to be rounded to twice.

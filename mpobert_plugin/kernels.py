@@ -41,13 +41,34 @@ def kernel_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Callable[..., N
     >>> kernel_for("unfold_kernel", torch.zeros(1), torch.float16) is None
     True
     """
+    module = kernels_for(name, tensor, dtype)
+    found: Callable[..., None] | None = None if module is None else module.run
+    return found
+
+
+def kernels_for(name: str, tensor: Tensor, dtype: torch.dtype) -> Any:
+    """Return a module of kernels, or None where `kernel_for` does.
+
+    Parameters
+    ----------
+    name, tensor, dtype
+        As for `kernel_for`.
+
+    Returns
+    -------
+    module or None
+        Its kernels have run on the device.
+
+    Examples
+    --------
+    >>> kernels_for("unfold_kernel", torch.zeros(1), torch.float16) is None
+    True
+    """
     if not tensor.is_cuda or type(tensor) not in PLAIN:
         return None
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
-    module = _tried(name, tensor.device, dtype)
-    found: Callable[..., None] | None = None if module is None else module.run
-    return found
+    return _tried(name, tensor.device, dtype)
 
 
 def works(name: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:

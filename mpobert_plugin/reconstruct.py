@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mpobert_plugin.half_join import half_join
 from mpobert_plugin.halves import HALF, exact
 from mpobert_plugin.joining import Joining, Pieces, fits_half, join
 from mpobert_plugin.rejoin import Rejoin
@@ -119,37 +120,21 @@ def rebuild(
     tuple of Tensor
         One (rows, cols) matrix for each layer; layers that use the same slices get one object.
     """
+    joining = joining_of(spec, how, dtype, half=half)
+    with exact(tensors["central"].device.type):
+        matrices = _each(operands_of(spec, how, tensors, joining), joining, recompute)
     numbers = range(spec.n_layers) if spec.adapter_rank else how.matrix_of_layer
-    matrices = stacked(spec, how, tensors, dtype, recompute=recompute, half=half).unbind(0)
     return tuple(matrices[number] for number in numbers)
 
 
-def stacked(
-    spec: BankSpec,
-    how: Recipe,
-    tensors: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    *,
-    recompute: bool = False,
-    half: bool = False,
-) -> Tensor:
-    """Return the matrices of `rebuild` in one tensor, those of equal slices once.
-
-    Parameters
-    ----------
-    spec, how, tensors, dtype, recompute, half
-        As for `rebuild`.
-
-    Returns
-    -------
-    Tensor
-        (layers, rows, cols) with adapters, else (distinct matrices, rows, cols).
-    """
-    joining = joining_of(spec, how, dtype, half=half)
-    with exact(tensors["central"].device.type):
-        operands = operands_of(spec, how, tensors, joining)
-        # torch leaves this method without types.
-        return Rejoin.apply(*operands, joining) if recompute else join(*operands, joining)  # type: ignore[no-untyped-call]
+def _each(pieces: Pieces, how: Joining, recompute: bool) -> Sequence[Tensor]:
+    """Return the matrices; a compiler takes no function with outputs for its backward alone."""
+    if not recompute:
+        return join(*pieces, how).unbind(0)
+    if how.half and not torch.compiler.is_compiling():
+        return half_join(pieces, how)
+    made: Tensor = Rejoin.apply(*pieces, how)  # type: ignore[no-untyped-call]
+    return made.unbind(0)
 
 
 def operands_of(

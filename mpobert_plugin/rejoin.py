@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpobert_plugin.halves import exact, scale_of, wide_product
+from mpobert_plugin.halves import exact, wide_product
 from mpobert_plugin.joining import Joining, Operands, first, from_left, join, operands
-from mpobert_plugin.unfold import folded
+from mpobert_plugin.unfold import folded, gathered
 
 Found = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -158,26 +159,77 @@ def _gradients(
     needs: tuple[bool, ...],
 ) -> Found:
     given = operands(central, left, right, how)
-    scales: tuple[Tensor, ...] | None = None
     if given.scales is None:
-        whole = folded(grad, None, central.dtype, how)
+        whole, by = folded(grad, None, central.dtype, how), None
     else:
-        by = scale_of(grad)
-        whole, scales = folded(grad, by.reciprocal(), torch.float16, how), (*given.scales, by)
-    first_is_left = from_left(left, right, how)
+        whole, by = gathered(grad, how)
     half = first(given, how)
-    last, d_half = _second_gradients(whole, half, given, first_is_left)
+    last, d_half = second_gradients(whole, half, given, how)
     del whole, half
+    return rest(last, d_half, by, given, (central, left, right), how, needs)
+
+
+def rest(
+    last: Tensor | None,
+    d_half: Tensor,
+    by: Tensor | None,
+    given: Operands,
+    like: tuple[Tensor, Tensor | None, Tensor | None],
+    how: Joining,
+    needs: Sequence[bool],
+) -> Found:
+    """Return the gradients of central tensors and chains from those of the second products.
+
+    Parameters
+    ----------
+    last, d_half : Tensor
+        As `second_gradients` returns them.
+    by : Tensor, optional
+        What gradients were divided by, where products are computed in half precision.
+    given : Operands
+        What was multiplied.
+    like : tuple of (Tensor or None)
+        Central tensors, left and right chains, whose element types gradients have.
+    how : Joining
+        Sizes and order.
+    needs : sequence of bool
+        Whether central tensors need one.
+
+    Returns
+    -------
+    tuple of (Tensor or None)
+        One for each.
+    """
+    first_is_left = from_left(given.left, given.right, how)
     met, middle = _first_gradients(d_half, given, how, first_is_left, needs)
     sides = (met, last) if first_is_left else (last, met)
-    made = (None if middle is None else middle.view(central.shape), *sides)
-    return _rescaled(made, (central, left, right), scales)
+    made = (None if middle is None else middle.view(like[0].shape), *sides)
+    scales = None if given.scales is None or by is None else (*given.scales, by)
+    return _rescaled(made, like, scales)
 
 
-def _second_gradients(
-    whole: Tensor, half: Tensor, given: Operands, first_is_left: bool
+def second_gradients(
+    whole: Tensor, half: Tensor, given: Operands, how: Joining
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the gradients of the chain that comes last and of the first product."""
+    """Return the gradients of the chain that comes last and of the first product.
+
+    Parameters
+    ----------
+    whole : Tensor
+        (matrices, entries), as `folded` returns gradients.
+    half : Tensor
+        What `first` returns.
+    given : Operands
+        What was multiplied.
+    how : Joining
+        Sizes and order.
+
+    Returns
+    -------
+    tuple of (Tensor or None, Tensor)
+        None without such a chain.
+    """
+    first_is_left = from_left(given.left, given.right, how)
     u, chain = len(half), given.right if first_is_left else given.left
     if chain is None:
         return None, whole.view(half.shape)
@@ -191,7 +243,7 @@ def _second_gradients(
 
 
 def _first_gradients(
-    d_half: Tensor, given: Operands, how: Joining, first_is_left: bool, needs: tuple[bool, ...]
+    d_half: Tensor, given: Operands, how: Joining, first_is_left: bool, needs: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of the chain that comes first and of the central tensors."""
     central, chain = given.central, given.left if first_is_left else given.right

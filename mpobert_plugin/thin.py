@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mpobert_plugin.halves import exact
+from mpobert_plugin.tracing import is_traced
 
 # Lengths from which a GPU has too few threads at work on one sum, and widths up to which.
 _LONG, _THIN = 1024, 64
@@ -35,9 +36,7 @@ def thin_product(a: Tensor, b: Tensor) -> Tensor:
     """
     thin = _is_long(b.shape[2], a.shape[1:]) or _is_long(a.shape[1], b.shape[1:])
     recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    # A trace holds no function with a backward of its own.
-    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    if not (thin and recorded and a.is_cuda) or traced:
+    if not (thin and recorded and a.is_cuda) or is_traced():
         return a @ b
     # torch leaves this method without types.
     made: Tensor = ThinProduct.apply(a, b)  # type: ignore[no-untyped-call]

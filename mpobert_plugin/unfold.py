@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mpobert_plugin.halves import times
-from mpobert_plugin.kernels import kernel_for
+from mpobert_plugin.halves import scale_of, times
+from mpobert_plugin.kernels import kernel_for, kernels_for
 
 if TYPE_CHECKING:
     from mpobert_plugin.joining import Joining
@@ -91,6 +92,41 @@ def folded(matrices: Tensor, factor: Tensor | None, dtype: torch.dtype, how: Joi
         matrices = torch.nn.functional.pad(matrices, (0, missing[0], 0, missing[1]))
     products = matrices.reshape(-1, i1, i, i2, j1, j, j2).permute(0, 1, 4, 2, 5, 3, 6)
     return _times(products, factor, dtype).flatten(1)
+
+
+def gathered(matrices: Tensor | Sequence[Tensor], how: Joining) -> tuple[Tensor, Tensor]:
+    """Return matrices as products in float16, and the power of two that all were divided by.
+
+    Parameters
+    ----------
+    matrices : Tensor or sequence of Tensor
+        (matrices, rows, cols), or (rows, cols) each.
+    how : Joining
+        Sizes.
+
+    Returns
+    -------
+    tuple of (Tensor, Tensor)
+        (matrices, entries), with no entry above 2, and the scale of shape (1,) in float32.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.joining import Joining
+    >>> how = Joining((1,), (1, 2, 1), (1, 2, 1), 2, 2, True, (0,), 0.0, torch.float16)
+    >>> [x.tolist() for x in gathered([torch.full((2, 2), 5.0)], how)]
+    [[[1.25, 1.25, 1.25, 1.25]], [4.0]]
+    """
+    first = matrices[0]
+    kernels = kernels_for("unfold_kernel", first, first.dtype)
+    if kernels is None:
+        whole = matrices if isinstance(matrices, Tensor) else torch.stack(list(matrices))
+        scale = scale_of(whole)
+        return folded(whole, scale.reciprocal(), torch.float16, how), scale
+    entries = math.prod(how.row_dims) * math.prod(how.col_dims)
+    made = torch.empty(len(matrices), entries, dtype=torch.float16, device=first.device)
+    scale = torch.empty(1, dtype=torch.float32, device=first.device)
+    kernels.gather([x.contiguous() for x in matrices], made, scale, how)
+    return made, scale
 
 
 def _times(tensor: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:

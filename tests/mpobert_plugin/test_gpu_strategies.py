@@ -218,6 +218,44 @@ def test_the_kernel_moves_as_torch_does(row_dims, col_dims, rows, cols, kind):
     assert torch.equal(found[1], wanted[1])
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("count", [1, 7, 8, 19])
+def test_matrices_apart_are_gathered_as_a_stack_is(count, kind):
+    from mpobert_plugin.halves import scale_of
+    from mpobert_plugin.joining import Joining
+    from mpobert_plugin.unfold import folded, gathered
+
+    outputs = tuple(range(count))
+    how = Joining((count,), (4, 2, 3), (2, 5, 2), 23, 19, True, outputs, 0.0, kind, True)
+    apart = [torch.randn(23, 19, device="cuda", dtype=kind) * 300 for _ in outputs]
+    # One that is no run of memory.
+    apart[-1] = torch.randn(19, 23, device="cuda", dtype=kind).T
+    scale = scale_of(torch.stack(apart))
+    wanted = folded(torch.stack(apart), scale.reciprocal(), torch.float16, how)
+    with torch.no_grad():
+        found, by = gathered(apart, how)
+    assert torch.equal(by, scale)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1, 1000, 2**20 + 3])
+@pytest.mark.parametrize("divisor", [1, 300])
+def test_the_kernel_scales_as_torch_does(size, kind, divisor):
+    from mpobert_plugin.halves import half_of
+
+    x = (torch.randn(size, 2, device="cuda") * 37).to(kind).T
+    zeros, bad = torch.zeros_like(x), x.clone()
+    bad[0, 0] = torch.nan
+    for given in (x, zeros, bad):
+        # With a graph torch's own operations do it.
+        wanted, by = half_of(given, divisor)
+        with torch.no_grad():
+            found, scale = half_of(given, divisor)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(scale, by)
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [10, 2**18, 2**18 + 7])
 def test_gradients_are_added_as_torch_adds_them(size, kind):
