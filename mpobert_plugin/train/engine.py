@@ -223,7 +223,7 @@ class Engine:
         Parameters
         ----------
         batch : Batch
-            Any micro-batch.
+            Any micro-batch, whose first sample is looked at.
 
         Returns
         -------
@@ -231,9 +231,11 @@ class Engine:
             Names as the gradients have them.
         """
         device = self.processes.device
-        # Masters are looked for, and nothing is compiled for this one batch.
+        # Masters are looked for, and nothing is compiled for this: such layers keep more for
+        # backward, and a whole micro-batch could need more memory than its training does.
+        one = batch.first(1)
         with Network(self.precision).casting(device):
-            loss = self.objective(batch).mean(batch.counts().to(device))
+            loss = self.objective(one).mean(one.counts().to(device))
         return reached(self.gradients.parameters, loss)
 
     def _backward(self, batch: Batch, counts: Tensor) -> Tensor:

@@ -68,6 +68,21 @@ class Batch:
         """
         return Batch(*(tensor.pin_memory() for tensor in vars(self).values()))
 
+    def first(self, count: int) -> Batch:
+        """Return the first samples of the batch.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+
+        Returns
+        -------
+        Batch
+            Views of this one.
+        """
+        return Batch(*(tensor[:count] for tensor in vars(self).values()))
+
     @property
     def attention_mask(self) -> Tensor:
         """(batch, length), 1 at tokens and 0 at padding."""

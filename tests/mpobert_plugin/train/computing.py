@@ -35,6 +35,10 @@ def model_of(host="mpobert", layers=2, dropout=0.0):
     if host == "roberta":
         config = RobertaConfig(type_vocab_size=1, **sizes)
         return mp.convert(transformers.RobertaForMaskedLM(config), n=3)
+    if host == "large mpobert":
+        sizes |= {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+        config = AlbertConfig(classifier_dropout_prob=dropout, **sizes)
+        return mp.from_albert(transformers.AlbertForPreTraining(config), num_layers=layers, n=5)
     if host in ("albert", "mpobert"):
         config = AlbertConfig(embedding_size=16, classifier_dropout_prob=dropout, **sizes)
         model = transformers.AlbertForPreTraining(config)

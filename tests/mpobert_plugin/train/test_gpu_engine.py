@@ -242,6 +242,18 @@ def test_recorded_steps_have_the_same_bits(host, precision, network, once, compi
     assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_recorded_steps_of_large_layers_have_the_same_bits(once, deterministic):
+    options = {"lr": 1e-2} if once else {"lr": 1e-2, "around": nullcontext}
+    plain = gpu_engine(on_gpu("large mpobert", layers=6), "fp16", "half", **options)
+    wanted, there = trail(plain, 8)
+    twin = recorded(on_gpu("large mpobert", layers=6), "fp16", "half", once=once, lr=1e-2)
+    found, here = trail(twin, 8)
+    assert torch.isfinite(found).all()
+    assert torch.equal(found, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+
+
 def test_recorded_steps_wait_for_nothing(no_waiting):
     engine = recorded(on_gpu("mpobert", dropout=0.1), "fp16", "half", lr=1e-2)
     rates = Rates(Schedule("linear", 10, 2), 1e-2, "cuda")
