@@ -291,7 +291,13 @@ def _begin(
     for note in notes:
         journal.event(step, note)
     if step:
-        journal.event(step, f"The run goes on after step {step} of {loop.config.steps}.")
+        journal.event(step, _told(step, loop.config.steps))
+
+
+def _told(step: int, steps: int) -> str:
+    if step < steps:
+        return f"The run goes on after step {step} of {steps}."
+    return f"The run has made all of its {steps} steps. Give more steps, or another folder, to train on."
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_from_text_to_a_model(tmp_path):
     assert done.exit_code == 0, done.output
     assert "finished after step 2" in done.stdout
     again = invoke("pretrain", *words, *STEPS, "precision=fp32", f"held_out={data}")
-    assert "goes on after step 2 of 2" in again.stdout
+    assert "has made all of its 2 steps" in again.stdout
 
 
 def test_a_file_of_settings(tmp_path, corpus):

@@ -100,7 +100,7 @@ def test_a_run_starts_from_a_checkpoint_of_another_with_other_settings(corpus, r
     # What is kept is a file of settings: it goes on with the run.
     again = CliRunner().invoke(app, ["pretrain", str(tmp_path / "new" / "config.json")])
     assert again.exit_code == 0, again.output
-    assert "goes on after step 2 of 2" in again.output
+    assert "has made all of its 2 steps" in again.output
 
 
 def test_a_damaged_checkpoint_is_no_model(corpus, run, tmp_path):
