@@ -297,7 +297,7 @@ def _begin(
 def _told(step: int, steps: int) -> str:
     if step < steps:
         return f"The run goes on after step {step} of {steps}."
-    return f"The run has made all of its {steps} steps. Give more steps, or another folder, to train on."
+    return f"The run has made all of its {steps} steps. Give more of them, or another folder."
 
 
 @contextmanager
