@@ -52,6 +52,11 @@ class Reader(nn.Module):
         """Weight and bias for the forward that runs in this thread; None outside a forward."""
         return self._slot.values
 
+    @property
+    def place(self) -> Slot:
+        """Where values are put for a forward."""
+        return self._slot
+
     def hand(self, values: Values | Lazy | None) -> None:
         """Take weight and bias for the coming forward of this thread, or None after it.
 

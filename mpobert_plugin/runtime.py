@@ -12,6 +12,7 @@ from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConfigError, ConversionError
 from mpobert_plugin.kept import Together, look
 from mpobert_plugin.locate import BANKS, base_of, check_model
+from mpobert_plugin.ready import Ready, made_ready
 from mpobert_plugin.recompute import carry_values
 from mpobert_plugin.stacked import StackedBank
 from mpobert_plugin.uncompiled import no_graph_of_its_own
@@ -49,15 +50,37 @@ class Banks(nn.ModuleDict):
         # Kept, so that the layers are found whatever is put into or around them later.
         self.family: Family | None = None
         self._together: Together | None = None
+        self._ready: Ready | None = None
 
-    def look(self) -> None:
-        """Let banks whose tensors are unchanged use what they have kept in the coming forward."""
+    def hand_out(self) -> None:
+        """Give every reader its values for the coming forward of this thread."""
+        banks, ready = list(self.stacked()), None
         if not torch.compiler.is_compiling():
-            banks = [bank for bank in self.stacked() if isinstance(bank, MPOBank)]
-            self._together = look(banks, self._together)
+            # Banks whose tensors are unchanged use what they have kept.
+            known = look([bank for bank in banks if isinstance(bank, MPOBank)], self._together)
+            self._together = known
+            ready = self._ready = made_ready(banks, known, self._ready)
+        if ready is not None:
+            ready.hand_out()
+            return
+        for bank in banks:
+            bank.hand_out()
+
+    def withdraw(self) -> None:
+        """Take back what was handed out in this thread, so that it can be freed."""
+        # Another thread may have put something else in its place; all is withdrawn then.
+        ready = None if torch.compiler.is_compiling() else self._ready
+        if ready is None:
+            for bank in self.stacked():
+                bank.withdraw()
+            return
+        ready.withdraw()
+        for bank in self.stacked():
+            if isinstance(bank, MPOBank):
+                bank.trust.kept = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_together": None}
+        return {**self.__dict__, "_together": None, "_ready": None}
 
     def stacked(self) -> Iterator[StackedBank]:
         """Return an iterator over the banks.
@@ -175,10 +198,7 @@ def hand_out(base: nn.Module, _args: Any) -> None:
     """
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         carry_values(base)
-    banks = base._modules[BANKS]
-    banks.look()  # type: ignore[union-attr, operator]
-    for bank in banks.stacked():  # type: ignore[union-attr, operator]
-        bank.hand_out()
+    base._modules[BANKS].hand_out()  # type: ignore[union-attr, operator]
 
 
 @no_graph_of_its_own
@@ -190,6 +210,4 @@ def take_back(base: nn.Module, _args: Any, _output: Any) -> None:
     base : torch.nn.Module
         Base model with banks.
     """
-    banks = base._modules[BANKS]
-    for bank in banks.stacked():  # type: ignore[union-attr, operator]
-        bank.withdraw()
+    base._modules[BANKS].withdraw()  # type: ignore[union-attr, operator]
