@@ -270,3 +270,7 @@ def _shape(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"scalar|\d+(x\d+)*", text):
         raise ShapeError(complaint("shapes", "look like 2x3, or 'scalar'", repr(text)))
     return () if text == "scalar" else tuple(int(d) for d in text.split("x"))
+
+
+if __name__ == "__main__":
+    app()

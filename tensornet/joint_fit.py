@@ -1,4 +1,4 @@
-"""From starts to a joint decomposition: trial sweeps, the best one kept, and when to stop."""
+"""From starts to a joint decomposition: trials, of which the better half goes on, and the end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tensornet.typing import Cores
 
 # Relaxation of all sweeps but the first of a start: see tensornet.joint.
 _OMEGA = 1.9
-# Sweeps after which the starts are compared.
-_TRIAL = 5
+# Sweeps after which the starts are compared, and the better half of them goes on. Ranks after a
+# few sweeps say little about those at the end: those after thirty do.
+_TRIALS = (5, 15, 30, 60)
 # Sweeps over which progress is judged: over-relaxed ones gain in waves.
 _WINDOW = 5
 # Relative error that rounding alone leaves.
@@ -76,26 +77,52 @@ class _Run:
 def fit(problem: Joint, starts: Iterable[Cores], effort: Effort) -> Fitted:
     """Return the best joint decomposition that the sweeps find.
 
-    Every start has a few trial sweeps; the best one goes on from there.
+    Every start has a few trial sweeps, the better half of them more, until one goes on alone.
     """
-    best: _Run | None = None
-    made, stopped = 0, False
+    work = _Work(effort)
+    runs: list[_Run] = []
     for start in starts:
-        run = _Run(start, problem)
-        for _ in range(min(_TRIAL, effort.max_sweeps - made)):
-            if run.done(effort) or stopped:
-                break
-            run.sweep()
-            made += 1
-            stopped = effort.told(made, min(run.history[-1], best.history[-1] if best else 1e300))
-        if best is None or run.history[-1] < best.history[-1]:
-            best = run
-        if stopped or made >= effort.max_sweeps or best.history[-1] <= max(effort.goal, _ROUNDING):
+        runs.append(_Run(start, problem))
+        work.sweep(runs, runs[-1], _TRIALS[0])
+        # Sides that span everything make one point of several starts.
+        if any(run.history == runs[-1].history for run in runs[:-1]):
+            del runs[-1]
+        if work.over or _best(runs).history[-1] <= max(effort.goal, _ROUNDING):
             break
-    if best is None:
+    if not runs:
         return Fitted((), (), False)
-    while not (stopped or made >= effort.max_sweeps or best.done(effort)):
-        best.sweep()
-        made += 1
-        stopped = effort.told(made, best.history[-1])
+    for length in (*_TRIALS[1:], None):
+        left = 1 if length is None else math.ceil(len(runs) / 2)
+        runs = sorted(runs, key=lambda run: run.history[-1])[:left]
+        for run in runs:
+            work.sweep(runs, run, length)
+        if work.over or _best(runs).history[-1] <= max(effort.goal, _ROUNDING):
+            break
+    best = _best(runs)
     return Fitted(best.cores, tuple(best.history), best.done(effort))
+
+
+def _best(runs: list[_Run]) -> _Run:
+    return min(runs, key=lambda run: run.history[-1])
+
+
+class _Work:
+    """Sweeps of all starts, counted and told of."""
+
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
+        self._made, self._stopped = 0, False
+
+    @property
+    def over(self) -> bool:
+        """Whether no sweep is left, or somebody has stopped the work."""
+        return self._stopped or self._made >= self._effort.max_sweeps
+
+    def sweep(self, runs: list[_Run], run: _Run, length: int | None) -> None:
+        """Sweep until a run is done, has made so many sweeps, or the work is over."""
+        while not (self.over or run.done(self._effort)):
+            if length is not None and len(run.history) > length:
+                return
+            run.sweep()
+            self._made += 1
+            self._stopped = self._effort.told(self._made, _best(runs).history[-1])

@@ -106,7 +106,8 @@ def entropy(values: np.ndarray[Any, Any]) -> float:
         return 0.0
     shares = (values / largest) ** 2
     shares = shares[shares > 0.0] / shares.sum()
-    return max(float(-(shares * np.log(shares)).sum()), 0.0)
+    # Plus zero: minus zero for a single value is no entropy to print.
+    return max(float(-(shares * np.log(shares)).sum()), 0.0) + 0.0
 
 
 def _to_first(cores: Cores, center: int | None, backend: Backend) -> tuple[Cores, int]:

@@ -87,7 +87,7 @@ def shared_mpo(
     starts : int
         Number of starts: common sides with the mean as common core (identities, for full
         bonds), each matrix's own sides, the mean matrix's chain, and then perturbed ones. Each
-        has five sweeps; the best one goes on.
+        that is a point of its own has five sweeps; the better half has more, until one is left.
     seed : int
         Seed of the perturbations.
     progress : callable or True, optional

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
+from tensornet import __version__
 from tensornet.cli import app
 
 runner = CliRunner()
@@ -228,3 +229,9 @@ def test_version_and_help_need_no_heavy_library():
     assert done.stdout.strip().endswith("[]")
     assert time.monotonic() - start < 20
     assert run("--version").output.strip()
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "tensornet.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == __version__

@@ -225,10 +225,22 @@ def test_more_starts_are_hardly_worse_and_repeatable():
         tn.shared_mpo(W, SITES, max_bond=4, starts=n, max_sweeps=400, tol=1e-6).relative_error
         for n in (1, 6)
     ]
-    # Five sweeps tell which start is best up to a part of a percent.
+    # Few sweeps tell which start is best up to a part of a percent.
     assert errors[1] <= errors[0] * (1 + 5e-3)
     again = tn.shared_mpo(W, SITES, max_bond=4, starts=6, max_sweeps=400, tol=1e-6)
     assert again.relative_error == errors[1]
+
+
+def test_starts_that_are_one_point_are_swept_once():
+    seen = []
+    full = gaussian(3)
+    alone = tn.shared_mpo(full, SITES, starts=1, max_sweeps=40, tol=0.0)
+    three = tn.shared_mpo(
+        full, SITES, starts=3, max_sweeps=50, tol=0.0, progress=lambda *args: seen.append(args)
+    )
+    assert len(seen) == 50
+    # Five sweeps of each of two copies, and all that are left for the one.
+    assert three.history[:41] == alone.history
 
 
 def test_progress(caplog):
