@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tensornet.budget import fewest_params, least_error
 from tensornet.errors import OptionError, complaint
 from tensornet.fronts import Choice, Front, first_true
+from tensornet.knapsack import Aim, Part, best_sum
 
 # Matrices whose bonds are chosen once more, exactly, for what they and the rest together have.
 _POLISHED = 8
@@ -50,8 +51,14 @@ def within_budget(
 
     cap = first_true(lambda r: sum(c.params for c in uniform(r)) > max_params, last)
     starts += [found for r in (cap, cap - 1) if r and _size(found := uniform(r)) <= max_params]
-    best = [_filled(fronts, factors, start, max_params, keep_dense=keep_dense) for start in starts]
-    return min(best, key=lambda shares: shares.error)
+    ends = [_filled(fronts, factors, start, max_params, keep_dense=keep_dense) for start in starts]
+    known = min(ends, key=lambda shares: (shares.error, shares.params))
+    parts = [Part(f, x, keep_dense=keep_dense) for f, x in zip(fronts, factors, strict=True)]
+    found = best_sum(parts, Aim(max_params, known.error, by_params=False))
+    if found is None or _size(found) > max_params:
+        return known
+    better = Shares(tuple(found), _error(found, factors))
+    return min(known, better, key=lambda shares: (shares.error, shares.params))
 
 
 def within_error(
@@ -68,7 +75,12 @@ def within_error(
 
     cap = first_true(lambda r: _error(uniform(r), factors) <= allowed, last)
     found.append(_lowered(fronts, factors, uniform(cap), allowed))
-    return min(found, key=lambda shares: (shares.params, shares.error))
+    known = min(found, key=lambda shares: (shares.params, shares.error))
+    parts = [Part(f, x, keep_dense=keep_dense) for f, x in zip(fronts, factors, strict=True)]
+    fewer = best_sum(parts, Aim(known.params - 0.5, allowed, by_params=True))
+    if fewer is None or _error(fewer, factors) > allowed:
+        return known
+    return Shares(tuple(fewer), _error(fewer, factors))
 
 
 def _capped(front: Front, cap: int, *, keep_dense: bool) -> Choice:

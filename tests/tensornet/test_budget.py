@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensornet.budget import _Labels, _thinned, fewest_params, frontier, least_error
+from tensornet.budget import fewest_params, frontier, least_error
+from tensornet.paths import Labels, _thinned
 from tensornet.truncation import tail_weights
 
 
@@ -121,7 +122,7 @@ def test_a_flat_spectrum_of_many_sites_is_thinned_within_its_gap():
         budget = params(sites, sides) // 3
         best = cost(tails, least_error(sites, tails, budget, caps))
         few = params(sites, fewest_params(sites, tails, 2.0, caps))
-        patch.setattr("tensornet.budget._MOST", 2000)
+        patch.setattr("tensornet.paths.MOST", 2000)
         thinned = least_error(sites, tails, budget, caps)
         smaller = fewest_params(sites, tails, 2.0, caps)
     assert params(sites, thinned) <= budget
@@ -130,10 +131,9 @@ def test_a_flat_spectrum_of_many_sites_is_thinned_within_its_gap():
     assert few <= params(sites, smaller) <= 1.05 * few
 
 
-def test_thinning_keeps_the_best_of_each_box(monkeypatch):
-    monkeypatch.setattr("tensornet.budget._MOST", 4)
+def test_thinning_keeps_the_best_of_each_box():
     tail = np.array([0.1, 0.2, 1.0, 1.1, 0.1, 2.0])
     params = np.array([9.0, 3.0, 2.0, 1.0, 5.0, 0.0])
     pick = np.array([0, 0, 0, 0, 1, 1])
-    kept = _thinned(_Labels(pick, pick + 1.0, params, tail, np.arange(6)), by_params=False)
+    kept = _thinned(Labels(pick, pick + 1.0, params, tail, np.arange(6)), by_params=False, most=4)
     assert sorted(kept.parent.tolist()) == [1, 3, 4, 5]
