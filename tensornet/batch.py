@@ -29,7 +29,14 @@ from tensornet.fitting import TensorSource, budget
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
-from tensornet.single import Made, Request, decompose_tensor, requested_caps
+from tensornet.single import (
+    Looked,
+    Made,
+    Request,
+    decompose_looked,
+    decompose_tensor,
+    requested_caps,
+)
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
 from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
@@ -41,6 +48,8 @@ from tensornet.typing import Array, Cores
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Matrices that were looked at before they are cut, by their number.
+_Seen = dict[int, Looked]
 # Share of the squared norm down to which spectra are wanted when a budget is spent.
 _SHARE = 1e-10
 
@@ -104,49 +113,61 @@ def decompose_batch(
 
 def _parts(matrices: Array, job: _Job, stacked: bool | None) -> list[_Part]:
     """Return the decompositions, all with the bonds of the most demanding matrix."""
-    request = job.request
-    if int(matrices.shape[0]) > 1 and (request.max_params, request.rtol) != (None, None):
-        job = job._replace(request=_with_common_bonds(matrices, job))
+    request, n = job.request, int(matrices.shape[0])
     if stacked is None:
         stacked = "cpu" not in job.backend.place(matrices).lower()
-    if stacked and request.gauge != "identity" and int(matrices.shape[0]) > 1:
+    stacked = stacked and request.gauge != "identity" and n > 1
+    seen: _Seen = {}
+    budgeted = (request.max_params, request.rtol) != (None, None)
+    if n > 1 and budgeted and request.gauge != "identity":
+        room = 0 if stacked else AT_ONCE * n // n_elements(matrices)
+        job = job._replace(request=_with_common_bonds(matrices, job, seen, room))
+    if stacked:
         parts = [_stacked(piece, job) for piece in _pieces(matrices)]
     else:
-        parts = [_one_by_one(matrices, job)]
+        parts = [_one_by_one(matrices, job, seen)]
     common = _most(part.bonds for part in parts)
     return [_with_bonds(part, common, job) for part in parts]
 
 
-def _with_common_bonds(matrices: Array, job: _Job) -> Request:
+def _with_common_bonds(matrices: Array, job: _Job, seen: _Seen, room: int) -> Request:
     """Return the request with bonds that suit all matrices together, as far as spectra tell.
 
     Under ``max_params`` they make the sum of the squared relative errors least; under ``rtol``
     they are the fewest parameters with which every matrix keeps it. What each would choose for
-    itself may differ in kind, and the largest of all that could be no cut at all.
+    itself may differ in kind, and the largest of all that could be no cut at all. The first
+    ``room`` matrices, and what was found out about them, are put into ``seen``.
     """
     request, sites = job.request, job.layout.site_dims
     caps, _ = requested_caps(sites, request)
     if request.rtol is None:
-        sums = _tails(matrices, job, _SHARE, np.add)
+        sums = _tails(matrices, job, _SHARE, np.add, seen, room)
         bonds = least_error(sites, sums, budget(request.max_params, sites), caps)
         return request._replace(max_params=None, max_bond=None, bonds=bonds)
     limits = make_limits(caps, request.rtol, job.dtype, 1.0, forced=False)
-    worst = _tails(matrices, job, min(_SHARE, 1e-2 * limits.allowed), np.maximum)
+    worst = _tails(matrices, job, limits.allowed / len(caps), np.maximum, seen, room)
     return request._replace(max_bond=None, bonds=fewest_params(sites, worst, limits.allowed, caps))
 
 
-def _tails(matrices: Array, job: _Job, share: float, join: np.ufunc) -> list[Numbers]:
+def _tails(
+    matrices: Array, job: _Job, share: float, join: np.ufunc, seen: _Seen, room: int
+) -> list[Numbers]:
     """Return the tails of all matrices, as shares of their squared norms, joined into one."""
+    noise = make_limits((1,) * (job.layout.n_sites + 1), None, job.dtype, 1.0, forced=False).noise
 
-    def work(matrix: Array) -> list[Numbers] | None:
-        _, near, total = carried(job.layout.fold(matrix), job.backend)
+    def work(k: int) -> list[Numbers] | None:
+        looked = Looked(*carried(job.layout.fold(matrices[k]), job.backend))
+        total = looked.weight
         if total == 0.0:
             return None
-        source = TensorSource(near, total, 0.0, job.backend)
-        return [t / total for t in source.tails(share, gentle=False)]
+        source = TensorSource(looked.tensor, total, noise * total, job.backend)
+        found = source.find(share, gentle=job.request.rtol is not None)
+        if k < room:
+            seen[k] = looked._replace(found=found)
+        return [t / total for t in found.tails]
 
     joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
-    for tails in _each(work, list(matrices), matrices):
+    for tails in _each(work, range(int(matrices.shape[0])), matrices):
         if tails is not None:
             joined = [_joined(a, t, join) for a, t in zip(joined, tails, strict=True)]
     return joined
@@ -171,16 +192,21 @@ def _pieces(matrices: Array) -> list[Array]:
     return [matrices[start : start + size] for start in range(0, n, size)]
 
 
-def _one_by_one(matrices: Array, job: _Job) -> _Part:
-    """Return the decomposition of each matrix, written to its place in the stacks at once."""
-    n = int(matrices.shape[0])
-    first = _single(matrices[0], 0, job)
+def _one_by_one(matrices: Array, job: _Job, seen: _Seen | None = None) -> _Part:
+    """Return the decomposition of each matrix, written to its place in the stacks at once.
+
+    Nothing is kept of a matrix that was ``seen`` before once it is done.
+    """
+    n, seen = int(matrices.shape[0]), seen or {}
+    first = _single(matrices[0], 0, job, seen.pop(0, None))
     cores: Cores = tuple(_room(core, n) for core in first.cores)
     apart: dict[int, Cores] = {}  # those whose bonds are not the first one's
 
     def work(k: int) -> Certificate:
-        place = _place(cores, k, matrices[k], job.layout)
-        one = _single(matrices[k], k, job, place) if k else first
+        one = first
+        if k:
+            place = _place(cores, k, matrices[k], job.layout)
+            one = _single(matrices[k], k, job, seen.pop(k, None), place)
         _store(one.cores, k, cores, apart)
         return one.certificate
 
@@ -229,9 +255,13 @@ def _lies_in(stack: Array, core: Array) -> bool:
     return isinstance(core, np.ndarray) and np.may_share_memory(stack, core)
 
 
-def _single(matrix: Array, k: int, job: _Job, place: Array | None = None) -> Made:
+def _single(
+    matrix: Array, k: int, job: _Job, looked: Looked | None, place: Array | None = None
+) -> Made:
     """Return the decomposition of a matrix; its core may then lie where it was folded to."""
     try:
+        if looked is not None:
+            return _cut(looked, job)
         folded = place
         if folded is None:
             folded = job.layout.fold(matrix)
@@ -240,6 +270,13 @@ def _single(matrix: Array, k: int, job: _Job, place: Array | None = None) -> Mad
         return decompose_tensor(folded, job.request, job.backend, fresh=True)
     except ToleranceError as error:
         raise ToleranceError(f"W[{k}]: {error}") from None
+
+
+def _cut(looked: Looked, job: _Job) -> Made:
+    caps, forced = requested_caps(job.layout.site_dims, job.request)
+    return decompose_looked(
+        looked, caps, job.request, job.dtype, job.backend, forced=forced, fresh=True
+    )
 
 
 def _stacked(matrices: Array, job: _Job) -> _Part:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,6 +35,14 @@ _NOISY_SHARE = 1e-13
 _COARSE_SHARE = 1e-3
 
 
+class Found(NamedTuple):
+    """What was found out about a tensor when its spectra were asked for."""
+
+    tails: Tails
+    known: Mapping[int, Known]
+    chain: ChainSource | None
+
+
 class Source(Protocol):
     """Something that can be cut, and tells what cuts would cost."""
 
@@ -52,32 +60,52 @@ class Source(Protocol):
 
 
 class TensorSource:
-    """A tensor (p1, ..., pn) of squared norm ``weight`` with rounding noise of its own."""
+    """A tensor (p1, ..., pn) of squared norm ``weight`` with rounding noise of its own.
 
-    def __init__(self, tensor: Array, weight: float, noise: float, backend: Backend) -> None:
+    ``found`` is what another source found out about the same tensor, for cuts as low as those
+    that this one is asked for.
+    """
+
+    def __init__(
+        self,
+        tensor: Array,
+        weight: float,
+        noise: float,
+        backend: Backend,
+        found: Found | None = None,
+    ) -> None:
         self.sites = tuple(int(d) for d in tensor.shape)
         self.weight = weight
         self._tensor, self._noise, self._backend = tensor, noise, backend
         self._narrow = dtype_name(tensor) in NARROW
-        self._known: dict[int, Known] = {}
-        self._chain: ChainSource | None = None
+        self._given, self._found = found, found
 
     def tails(self, share: float, *, gentle: bool) -> Tails:
         """Return the tails, in the lowest precision that is good enough."""
-        if share >= (_NOISY_SHARE if self._narrow else _DOUBLE_SHARE):
-            single = self._narrow and share >= SAFE_SHARE
-            found = tensor_spectra(self._tensor, self._backend, single=single, both=gentle)
-            if found is not None:
-                self._known = found.known
-                return found.tails
-        self._chain = self._exact()
-        return self._chain.tails(share, gentle=gentle)
+        return (self._given or self.find(share, gentle=gentle)).tails
+
+    def find(self, share: float, *, gentle: bool) -> Found:
+        """Return the tails with all that was found out on the way."""
+        self._found = self._spectra(share, gentle=gentle)
+        if self._found is None:
+            chain = self._exact()
+            self._found = Found(chain.tails(share, gentle=gentle), {}, chain)
+        return self._found
 
     def run(self, limits: Limits) -> Swept:
         """Return the decomposition under limits."""
-        if self._chain is not None:
-            return self._chain.run(limits)
-        return sweep(self._tensor, limits, self._backend, self.weight, self._known)
+        found = self._found or Found((), {}, None)
+        if found.chain is not None:
+            return found.chain.run(limits)
+        return sweep(self._tensor, limits, self._backend, self.weight, found.known)
+
+    def _spectra(self, share: float, *, gentle: bool) -> Found | None:
+        """Return what Gram matrices tell, or None where they say too little."""
+        if share < (_NOISY_SHARE if self._narrow else _DOUBLE_SHARE):
+            return None
+        single = self._narrow and share >= SAFE_SHARE
+        found = tensor_spectra(self._tensor, self._backend, single=single, both=gentle)
+        return None if found is None else Found(found.tails, found.known, None)
 
     def _exact(self) -> ChainSource:
         """Return the exact network: its small cores show the spectra to all digits."""

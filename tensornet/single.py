@@ -12,7 +12,7 @@ from tensornet.certificate import Certificate
 from tensornet.checks import storage_error
 from tensornet.errors import OptionError, complaint
 from tensornet.evening import evened
-from tensornet.fitting import TensorSource, budget, fitted, one_budget
+from tensornet.fitting import Found, TensorSource, budget, fitted, one_budget
 from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.storage import carried, in_double, narrowed
 from tensornet.sweep import identity_cores
@@ -37,6 +37,15 @@ class Made(NamedTuple):
     cores: Cores
     center: int | None
     certificate: Certificate
+
+
+class Looked(NamedTuple):
+    """A tensor as it is worked on, divided by ``scale``, and what was found out about it."""
+
+    scale: float
+    tensor: Array
+    weight: float
+    found: Found | None = None
 
 
 def decompose_tensor(
@@ -66,11 +75,26 @@ def decompose_under(
 ) -> Made:
     """Return fused cores under caps or, if forced, with exactly these bonds."""
     dtype = dtype_name(tensor)
-    scale, near_one, total = carried(tensor, backend)
+    looked = Looked(*carried(tensor, backend))
     if request.gauge == "identity":
-        return _identity(tensor, caps, request, scale * math.sqrt(total))
+        return _identity(tensor, caps, request, looked.scale * math.sqrt(looked.weight))
+    return decompose_looked(looked, caps, request, dtype, backend, forced=forced, fresh=fresh)
+
+
+def decompose_looked(
+    looked: Looked,
+    caps: tuple[int, ...],
+    request: Request,
+    dtype: str,
+    backend: Backend,
+    *,
+    forced: bool,
+    fresh: bool = False,
+) -> Made:
+    """Return fused cores of an element type, from a tensor that may have been looked at before."""
+    scale, near_one, total, found = looked
     limits = make_limits(caps, request.rtol, dtype, total, forced=forced)
-    source = TensorSource(near_one, total, limits.noise, backend)
+    source = TensorSource(near_one, total, limits.noise, backend, found)
     swept = fitted(source, limits, request.rtol, request.max_params)
     cores, center = gauged(swept.cores, swept.center, request.gauge, backend, dtype)
     factors = scale_factors(len(cores), center, scale)
