@@ -68,24 +68,18 @@ def move_center(cores: Cores, center: int | None, target: int, backend: Backend)
     return cores
 
 
-def gather_first(cores: Cores, backend: Backend) -> tuple[Cores, float]:
-    """Return the cores with the norm in the first, and how much larger its parts were.
+def gather_step(cores: Cores, k: int, backend: Backend) -> tuple[Cores, float]:
+    """Return the cores with core k made right-isometric, and how much larger its parts were.
 
-    At each bond parts meet that may cancel: this is the largest ratio of their norm, added in
-    squares, to the norm of what came out. It is about 1 where nothing cancels; rounding errors
-    are relative to the parts.
+    At the bond parts meet that may cancel: this is the ratio of their norm, added in squares,
+    to the norm of what came out.
     """
-    largest = 1.0
-    for k in range(len(cores) - 1, 0, -1):
-        before, (site, right) = cores[k - 1], (int(d) for d in cores[k].shape[1:])
-        q, r = positive_qr(backend.adjoint(cols_matrix(cores[k], backend)), backend)
-        core = backend.tl.reshape(backend.adjoint(q), (-1, site, right))
-        after = absorb_right(before, backend.adjoint(r), backend)
-        cores = (*cores[: k - 1], after, core, *cores[k + 1 :])
-        largest = max(
-            largest, _growth(rows_matrix(before, backend), r, rows_matrix(after, backend), backend)
-        )
-    return cores, largest
+    before, (site, right) = cores[k - 1], (int(d) for d in cores[k].shape[1:])
+    q, r = positive_qr(backend.adjoint(cols_matrix(cores[k], backend)), backend)
+    core = backend.tl.reshape(backend.adjoint(q), (-1, site, right))
+    after = absorb_right(before, backend.adjoint(r), backend)
+    growth = _growth(rows_matrix(before, backend), r, rows_matrix(after, backend), backend)
+    return (*cores[: k - 1], after, core, *cores[k + 1 :]), growth
 
 
 def _growth(before: Array, r: Array, after: Array, backend: Backend) -> float:

@@ -49,7 +49,8 @@ class Certificate:
     @property
     def discarded_weight(self) -> tuple[float, ...]:
         """For each inner bond, the discarded squared weight (absolute)."""
-        return tuple(share * self.norm * self.norm for share in self.discarded_share)
+        # Nothing of a norm beyond the range of numbers is nothing.
+        return tuple(share and share * self.norm * self.norm for share in self.discarded_share)
 
     @property
     def truncation_error(self) -> float:
@@ -114,6 +115,22 @@ def restored(certificate: Certificate | None, storage_error: float) -> Certifica
         return None
     both = math.hypot(certificate.storage_error, storage_error)
     return replace(certificate, storage_error=both)
+
+
+def magnified(certificate: Certificate, exponent: int) -> Certificate:
+    """Return the certificate for data times a power of two: zero or infinity beyond the range."""
+    spectra = [s if s is None else raised(s, exponent) for s in certificate.singular_values]
+    for found in spectra:
+        if found is not None:
+            found.flags.writeable = False
+    norm = float(raised(np.float64(certificate.norm), exponent))
+    return replace(certificate, norm=norm, singular_values=tuple(spectra))
+
+
+def raised(a: np.ndarray[Any, Any] | np.float64, exponent: int) -> np.ndarray[Any, Any]:
+    """Return numbers times a power of two: zero or infinity where that leaves the range."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(a, exponent))
 
 
 def without_padding(certificate: Certificate, relative_error: float) -> Certificate:

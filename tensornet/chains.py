@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -9,16 +10,17 @@ import numpy as np
 
 from tensornet.backend import Backend, at_home, dtype_name
 from tensornet.bonds import requested_bonds
-from tensornet.canonical import bond_spectrum, gather_first, move_center
-from tensornet.certificate import Certificate
+from tensornet.canonical import bond_spectrum, move_center
+from tensornet.certificate import Certificate, magnified, raised
 from tensornet.chain_grams import Gathered, gathered
 from tensornet.checks import integer
 from tensornet.contract.chain import fuse
-from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
+from tensornet.errors import OptionError, ShapeError, complaint
+from tensornet.exponents import centered, gathered_first, near_one, shares
 from tensornet.fitting import ChainSource, fitted, one_budget
 from tensornet.limits import DOUBLE, certify, make_limits, noise
-from tensornet.storage import in_double, narrowed, scaled, weight
-from tensornet.typing import Array, Bonds, Cores
+from tensornet.storage import in_double, narrowed, weight
+from tensornet.typing import Bonds, Cores
 
 # More noise than this (relative) and a network is taken for zero; more growth than this, and
 # parts cancelled.
@@ -36,9 +38,10 @@ class Cutting(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Cores in their own element type, and what storing them cost (relative)."""
+    """Cores in their own element type, where the norm sits, and what storing them cost."""
 
     cores: Cores
+    center: int | None
     storage_error: float
 
 
@@ -46,7 +49,7 @@ class Rounded(NamedTuple):
     """Cores in their own element type, where the norm sits, and the certificate."""
 
     cores: Cores
-    center: int
+    center: int | None
     certificate: Certificate
 
 
@@ -67,57 +70,68 @@ def widened(cores: Cores) -> tuple[Backend, Cores]:
 
 def spectrum(cores: Cores, center: int | None, bond: int) -> np.ndarray[Any, Any]:
     """Return the singular values of a chain across an inner bond."""
-    backend, wide = _centered(cores, center, bond - 1)
-    return bond_spectrum(wide, bond - 1, bond, backend)
+    backend, wide, exponent = _centered(cores, center, bond - 1)
+    return raised(bond_spectrum(wide, bond - 1, bond, backend), exponent)
 
 
 def moved(cores: Cores, center: int | None, site: int) -> Moved:
-    """Return fused cores with the norm in core ``site``."""
+    """Return fused cores with the norm in core ``site``, as far as that can hold it."""
     site = integer("site", site, 0, ShapeError)
     if site >= len(cores):
         raise ShapeError(complaint("site", f"be 0 to {len(cores) - 1}", site))
-    backend, wide = _centered(cores, center, site)
-    stored, storage = narrowed(wide, dtype_name(cores[0]), backend)
-    return Moved(at_home(stored, cores[0]), storage)
+    backend, wide, exponent = _centered(cores, center, site)
+    stored, at, storage = _stored(wide, site, exponent, dtype_name(cores[0]), backend)
+    return Moved(at_home(stored, cores[0]), at, storage)
 
 
 def rounded(
     cores: Cores,
     center: int | None,
     limits: Cutting,
-    true_norm: float | None = None,
+    true_norm: tuple[float, int] | None = None,
 ) -> Rounded:
     """Return fused cores cut to smaller bonds, with the norm in the central core.
 
-    Errors are relative to ``true_norm`` where that is given: the norm of a matrix without its
-    padding.
+    Errors are relative to ``true_norm``, mantissa and exponent, where that is given: the norm of
+    a matrix without its padding. Where one core cannot hold the norm, all do together.
     """
     dtype, n = dtype_name(cores[0]), len(cores)
     if isinstance(limits.bonds, str):
         raise OptionError(complaint("bonds", "be numbers when rounding", repr(limits.bonds)))
     one_budget(limits.rtol, limits.max_params)
     backend, ready = _ready(cores, center)
-    scale = ready.scale
     caps = requested_bonds(
         tuple(int(c.shape[1]) for c in ready.cores), limits.max_bond, limits.bonds
     )
-    total = ready.weight if true_norm is None else (true_norm / scale) ** 2
+    total = ready.weight
+    if true_norm is not None:
+        total = math.ldexp(true_norm[0], true_norm[1] - ready.exponent) ** 2
     rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
     rules = replace(rules, noise=max(rules.noise, ready.cancelled**2 * total))
     source = ChainSource(ready.cores, ready.center, total, backend, ready.found)
     swept = fitted(source, rules, limits.rtol, limits.max_params)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
-    factors = [scale if k == n // 2 else 1.0 for k in range(n)]
-    stored, storage = narrowed(middle, dtype, backend, factors)
-    return Rounded(at_home(stored, cores[0]), n // 2, certify(swept, total, storage, scale))
+    stored, at, storage = _stored(middle, n // 2, ready.exponent, dtype, backend)
+    certificate = magnified(certify(swept, total, storage, 1.0), ready.exponent)
+    return Rounded(at_home(stored, cores[0]), at, certificate)
+
+
+def _stored(
+    cores: Cores, site: int, exponent: int, dtype: str, backend: Backend
+) -> tuple[Cores, int | None, float]:
+    """Return cores times a power of two in an element type, where the norm sits, and the error."""
+    cores, power = near_one(cores, site, backend)
+    parts = shares(cores[site], site, len(cores), exponent + power, dtype, backend)
+    stored, storage = narrowed(cores, dtype, backend, [math.ldexp(1.0, e) for e in parts])
+    return stored, None if any(e for k, e in enumerate(parts) if k != site) else site, storage
 
 
 class _Ready(NamedTuple):
-    """A chain to be cut, divided by ``scale``, and what is known of it."""
+    """A chain to be cut, divided by two to the ``exponent``, and what is known of it."""
 
     cores: Cores
     center: int | None
-    scale: float
+    exponent: int
     weight: float
     cancelled: float
     found: Gathered | None
@@ -128,16 +142,14 @@ def _ready(cores: Cores, center: int | None) -> tuple[Backend, _Ready]:
     backend, wide = widened(cores)
     found = None if dtype_name(cores[0]) in DOUBLE else gathered(wide, backend)
     if found is not None and found.growth <= _CANCELLED:
-        return backend, _Ready(found.cores, found.meeting, 1.0, found.weight, 0.0, found)
+        return backend, _Ready(found.cores, found.meeting, 0, found.weight, 0.0, found)
     site = 0 if center is None else center
-    backend, wide, cancelled = _gathered(cores, center, site)
-    scale, near_one = scaled(wide[site], backend)
-    wide = (*wide[:site], near_one, *wide[site + 1 :])
-    return backend, _Ready(wide, site, scale, weight(near_one, backend), cancelled, None)
+    backend, wide, exponent, cancelled = _gathered(cores, center, site)
+    return backend, _Ready(wide, site, exponent, weight(wide[site], backend), cancelled, None)
 
 
-def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, float]:
-    """Return fused cores with the norm in core ``site``, and the share of it that is noise.
+def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, int, float]:
+    """Return fused cores with the norm in core ``site``, near one, its exponent, and its noise.
 
     Where terms cancel, as in a difference of two equal networks, what remains may be nothing
     but their rounding errors: then a zero network comes back.
@@ -145,26 +157,14 @@ def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cor
     backend, wide = widened(cores)
     if trusted(cores, center) is not None or site != 0:
         return (*_centered(cores, center, site), 0.0)
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for in the next line
-        wide, growth = gather_first(wide, backend)
-    _check_range(wide[0], backend)
+    wide, exponent, growth = gathered_first(wide, backend)
     share = growth * noise("float64", max(int(c.shape[0]) for c in cores))
     if share > _NOTHING_LEFT:
         wide = tuple(backend.zeros((1, int(c.shape[1]), 1), c) for c in wide)
-    return backend, wide, share if growth > _CANCELLED else 0.0
+    return backend, wide, exponent, share if growth > _CANCELLED else 0.0
 
 
-def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores]:
-    """Return fused cores in double precision with the norm in core ``site``."""
+def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, int]:
+    """Return fused cores in double precision with the norm, near one, in core ``site``."""
     backend, wide = widened(cores)
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for in the next line
-        wide = move_center(wide, trusted(cores, center), site, backend)
-    _check_range(wide[site], backend)
-    return backend, wide
-
-
-def _check_range(core: Array, backend: Backend) -> None:
-    if not backend.all_finite(core):
-        expected = "have a norm within the range of double precision"
-        remedy = "Scale its cores down first."
-        raise ToleranceError(complaint("the network", expected, "a larger one", remedy))
+    return (backend, *centered(wide, trusted(cores, center), site, backend))

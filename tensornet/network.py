@@ -263,14 +263,19 @@ class MPO(Chain):
     def move_center(self, site: int) -> MPO:
         """Return the same matrix with the norm in core ``site``; other cores are isometric.
 
+        Where the norm is beyond the range of that core, every core takes a part of it, as a
+        power of two; ``center`` is then None.
+
         Raises
         ------
         ShapeError
             If there is no such site.
+        ToleranceError
+            If all cores together cannot hold the norm.
         """
         moved = chains.moved(self._cores, self.center, site)
         certificate = restored(self.certificate, moved.storage_error)
-        return MPO._from(split(moved.cores, self._layout), self._layout, int(site), certificate)
+        return MPO._from(split(moved.cores, self._layout), self._layout, moved.center, certificate)
 
     def round(
         self,
@@ -283,7 +288,8 @@ class MPO(Chain):
         """Return the network with smaller bonds; its certificate is relative to this network.
 
         Without limits only what is zero up to rounding is cut away. Limits as in
-        :func:`tensornet.mpo`; the norm ends in the central core. What a padded network has in
+        :func:`tensornet.mpo`; the norm ends in the central core, or, beyond its range, as
+        powers of two in all cores (``center`` is then None). What a padded network has in
         its padding is cut like the rest, but errors are relative to the matrix alone.
 
         Raises
@@ -293,7 +299,7 @@ class MPO(Chain):
         """
         limits = chains.Cutting(max_bond, bonds, rtol, max_params)
         padded = self._layout.padded
-        true_norm = self.norm() if padded else None
+        true_norm = norms.size(self._cores, self.center, self._layout) if padded else None
         cut = chains.rounded(self._cores, self.center, limits, true_norm)
         cores, certificate = split(cut.cores, self._layout), cut.certificate
         if padded:

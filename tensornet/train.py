@@ -92,7 +92,7 @@ class TensorTrain(Chain):
         """Return the same tensor with the norm in core ``site``; see :meth:`MPO.move_center`."""
         moved = chains.moved(self._cores, self.center, site)
         certificate = restored(self.certificate, moved.storage_error)
-        return TensorTrain._from(moved.cores, int(site), certificate)
+        return TensorTrain._from(moved.cores, moved.center, certificate)
 
     def round(
         self,

@@ -238,8 +238,7 @@ def test_many_sites():
 def test_norms_beyond_the_range_of_numbers():
     chain = tn.MPO([np.full((1, 1, 1, 1), 1e10)] * 40)
     assert chain.norm() == np.inf
-    with pytest.raises(tn.errors.ToleranceError, match="range of double precision"):
-        chain.round()
+    assert chain.round().log10_norm() == pytest.approx(400.0)
     balanced = tn.MPO([np.full((1, 1, 1, 1), 1e200), np.full((1, 1, 1, 1), 1e-200)] * 20)
     assert balanced.norm() == pytest.approx(1.0)
     with pytest.raises(tn.errors.ToleranceError, match="range of float64"):
