@@ -82,6 +82,8 @@ class SearchResult:
         Number of vectors that multiply-adds are counted for.
     in_metric : bool
         Whether errors are those in a metric.
+    noise : float
+        Relative error below which a form is as good as the matrix itself, but for rounding.
 
     Examples
     --------
@@ -95,6 +97,7 @@ class SearchResult:
     limit: tuple[str, float]
     batch: int
     in_metric: bool
+    noise: float = 0.0
 
     @property
     def best(self) -> Candidate:
@@ -177,11 +180,16 @@ def multiply_adds(layout: MatrixLayout, bonds: tuple[int, ...], batch: int) -> i
     return min(product_costs(layout, bonds[:-1], batch).values())
 
 
-def ranked(candidates: Iterable[Candidate], *, by_params: bool) -> tuple[Candidate, ...]:
-    """Return candidates with the best first: by error, or by parameters where all are allowed."""
+def ranked(
+    candidates: Iterable[Candidate], *, by_params: bool, noise: float = 0.0
+) -> tuple[Candidate, ...]:
+    """Return candidates with the best first: by error, or by parameters where all are allowed.
+
+    Errors that are rounding ``noise`` are alike: fewest parameters come first among them.
+    """
 
     def key(row: Candidate) -> tuple[float, float, int]:
-        first, second = row.relative_error, float(row.n_params)
+        first, second = _beyond(noise, row), float(row.n_params)
         return (
             (second, first, row.multiply_adds) if by_params else (first, second, row.multiply_adds)
         )
@@ -197,9 +205,19 @@ def table_warning(result: SearchResult) -> str:
     chain = next((row for row in result.rows if row.kind == CHAIN), None)
     if chain is None:
         return f"Note: {_named(best)} is best; no MPO fits the limit."
+    alike = _beyond(result.noise, best) == _beyond(result.noise, chain) == 0.0
+    if alike and best.n_params == chain.n_params:
+        return ""
+    if alike:
+        figures = f"{best.n_params:,} parameters against {chain.n_params:,}"
+        return f"Note: {_named(best)} beats every MPO tried: {figures}, both exact to rounding."
     figures = f"error {best.relative_error:.3g} with {best.n_params:,} parameters"
     other = f"{chain.relative_error:.3g} with {chain.n_params:,}"
     return f"Note: {_named(best)} beats every MPO tried: {figures}, the best MPO {other}."
+
+
+def _beyond(noise: float, row: Candidate) -> float:
+    return row.relative_error if row.relative_error > noise else 0.0
 
 
 def _named(row: Candidate) -> str:

@@ -22,14 +22,14 @@ from tensornet.rounding import round_cores
 from tensornet.spectra import tensor_spectra
 from tensornet.storage import in_double
 from tensornet.sweep import Known, Swept, sweep
-from tensornet.truncation import Limits, tail_weights
+from tensornet.truncation import Limits, still_right, tail_weights
 from tensornet.typing import Array, Cores
 
 Tails = tuple[np.ndarray[Any, Any], ...]
 # Share of the squared norm below which Gram matrices in double precision say little: of data in
 # double precision, and of narrower data, whose own noise is larger.
 _DOUBLE_SHARE = 1e-10
-_NOISY_SHARE = 1e-13
+NOISY_SHARE = 1e-13
 # Where all bonds together discard this share or more for each bond, single precision is enough at
 # every one of them.
 _COARSE_SHARE = 1e-3
@@ -101,11 +101,18 @@ class TensorSource:
 
     def _spectra(self, share: float, *, gentle: bool) -> Found | None:
         """Return what Gram matrices tell, or None where they say too little."""
-        if share < (_NOISY_SHARE if self._narrow else _DOUBLE_SHARE):
+        if share <= 0.0:
             return None
+        trusted = NOISY_SHARE if self._narrow else _DOUBLE_SHARE
         single = self._narrow and share >= SAFE_SHARE
         found = tensor_spectra(self._tensor, self._backend, single=single, both=gentle)
-        return None if found is None else Found(found.tails, found.known, None)
+        if found is None or not (share >= trusted or self._whole(found.tails, trusted)):
+            return None
+        return Found(found.tails, found.known, None)
+
+    def _whole(self, tails: Tails, trusted: float) -> bool:
+        """Return whether no value at all is small enough to be cut, or to be wrong."""
+        return all(still_right(tail / self.weight, trusted) for tail in tails)
 
     def _exact(self) -> ChainSource:
         """Return the exact network: its small cores show the spectra to all digits."""
@@ -134,7 +141,7 @@ class ChainSource:
 
     def tails(self, share: float, *, gentle: bool) -> Tails:  # noqa: ARG002
         """Return the tails, to all digits where Gram matrices would say too little."""
-        if self._ready is not None and share >= _NOISY_SHARE:
+        if self._ready is not None and share >= NOISY_SHARE:
             return gathered_tails(self._ready, self._backend)
         self._ready = None
         self._cores, spectra = schmidt_form(self._cores, self._center, self._backend)

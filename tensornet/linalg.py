@@ -164,6 +164,26 @@ def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], A
     return (*_sign_pair(*_svd(a, backend), backend),)
 
 
+def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the singular values of a matrix on the host, descending, to all digits.
+
+    Examples
+    --------
+    >>> singular_values(np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])).tolist()
+    [2.0, 1.0]
+    """
+    tall = a if len(a) >= a.shape[1] else a.T.conj()
+    r = np.linalg.qr(tall, mode="r")
+    try:
+        values = np.linalg.svd(r, compute_uv=False)
+    except np.linalg.LinAlgError as error:
+        from scipy.linalg import svd
+
+        say_failed("the singular values on the host", r, error)
+        values = svd(r, compute_uv=False, lapack_driver="gesvd")
+    return np.asarray(values)
+
+
 def _svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], Array]:
     try:
         u, s, vh = backend.tl.svd(a, full_matrices=False)

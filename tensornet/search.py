@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
-from tensornet.bonds import chain_params
-from tensornet.budget import fewest_params, least_error
 from tensornet.candidates import Candidate, SearchResult, multiply_adds, ranked, table_warning
-from tensornet.checks import array, describe, integer, tolerance
+from tensornet.checks import array, describe, integer, storage_error, tolerance
 from tensornet.decompose import mpo
 from tensornet.errors import FormatWarning, OptionError, ShapeError, complaint
-from tensornet.fronts import SHARE, Front, front_of
+from tensornet.fronts import SHARE
 from tensornet.gram import row_weights
 from tensornet.layout import MAX_SITES, MatrixLayout
+from tensornet.limits import noise
 from tensornet.linalg import thin_svd
 from tensornet.metric import whitened_errors
-from tensornet.narrow import SAFE_SHARE
+from tensornet.prospects import Prospects, affordable
 from tensornet.shapes import layouts_of
 from tensornet.storage import scaled
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
-from tensornet.unfoldings import Side, Unfoldings, sides_of, work
+from tensornet.unfoldings import Unfoldings, sides_of
 from tensornet.whitening import checked_metric
 
 _Numbers = np.ndarray[Any, Any]
-# Operations spent on the spectra of further layouts once each number of sites has had one.
-_WORK = 3e10
 
 
 def search_shape(
@@ -98,15 +95,18 @@ def search_shape(
     top = integer("top", top, 1, OptionError)
     layouts = affordable(layouts_of(int(matrix.shape[0]), int(matrix.shape[1]), sites))
     search = _Search(W, matrix, backend, limit, batch, metric)
-    fitting = [guess for guess in _guesses(search, layouts, top) if guess[3]]
-    found = [search.dense(), *search.low_rank()]
-    found += [search.network(layout, bonds) for _, _, layout, bonds in fitting[:top]]
-    rows = ranked((row for row in found if row is not None), by_params=rtol is not None)
+    prospects = Prospects(search.target, backend, limit, layouts, top)
+    fitting = [prospect for prospect in prospects.found if prospect.bonds]
+    found = [search.dense(), *search.low_rank(prospects.unfoldings)]
+    found += [search.network(prospect.layout, prospect.bonds) for prospect in fitting[:top]]
+    exact = _rounding(matrix, max(layout.n_sites for layout in layouts))
+    forms = (row for row in found if row is not None)
+    rows = ranked(forms, by_params=rtol is not None, noise=exact)
     if not rows:
         smallest = min(sum(layout.site_dims) for layout in layouts)
         expected = f"be at least {smallest}, the parameters of the smallest chain"
         raise OptionError(complaint("max_params", expected, max_params))
-    result = SearchResult(rows, (search.rows, search.cols), limit, batch, metric is not None)
+    result = SearchResult(rows, (search.rows, search.cols), limit, batch, metric is not None, exact)
     text = table_warning(result)
     if text:
         warnings.warn(text, FormatWarning, stacklevel=2)
@@ -131,74 +131,10 @@ def _sites(n: object) -> tuple[int, ...]:
     return sites
 
 
-class _Guess(NamedTuple):
-    """What a layout promises, the smaller the better; no bonds where nothing fits."""
-
-    first: float
-    second: float
-    layout: MatrixLayout
-    bonds: tuple[int, ...]
-
-
-def _guesses(search: _Search, layouts: Sequence[MatrixLayout], top: int) -> list[_Guess]:
-    """Return the layouts that promise most, from spectra as right as their promises need."""
-    kind, value = search.limit
-    if kind == "rtol":
-        return _ranked(search, layouts, value**2 / max(x.n_sites for x in layouts), top)
-    found = _ranked(search, layouts, SAFE_SHARE, top)
-    return found if found[0].first >= SAFE_SHARE else _ranked(search, layouts, SHARE, top)
-
-
-def _ranked(
-    search: _Search, layouts: Sequence[MatrixLayout], share: float, top: int
-) -> list[_Guess]:
-    unfoldings = Unfoldings(search.target, search.backend, share)
-    unfoldings.prepare(layouts)
-    fronts = [unfoldings.front(layout) for layout in layouts]
-    roughly = [(_guess(front, search.limit, exact=False)[:2], k) for k, front in enumerate(fronts)]
-    leading = [fronts[k] for _, k in sorted(roughly)[: 2 * top]]
-    return sorted(
-        (_guess(front, search.limit, exact=True) for front in leading), key=lambda g: g[:2]
-    )
-
-
-def affordable(layouts: Sequence[MatrixLayout]) -> list[MatrixLayout]:
-    """Return the layouts whose spectra can be had in reasonable time.
-
-    The first of each number of sites is among them in any case.
-
-    Examples
-    --------
-    >>> layouts = layouts_of(4096, 4096, (2, 3))
-    >>> len(layouts), len(affordable(layouts))
-    (24, 10)
-    """
-    known: set[Side] = set()
-    lengths: set[int] = set()
-    room, chosen = _WORK, []
-    for layout in layouts:
-        new = set() if layout.padded else set(sides_of(layout)) - known
-        cost = sum(work(side, layout.rows * layout.cols, known) for side in new)
-        if layout.n_sites in lengths:
-            if layout.padded or cost > room:
-                continue
-            room -= cost
-        lengths.add(layout.n_sites)
-        known |= new
-        chosen.append(layout)
-    return chosen
-
-
-def _guess(front: Front, limit: tuple[str, float], *, exact: bool) -> _Guess:
-    sites, tails, (kind, value) = front.layout.site_dims, front.tails, limit
-    if kind == "rtol":
-        bonds = fewest_params(sites, tails, value**2, front.caps, exact=exact)
-        params = chain_params(sites, bonds)
-        return _Guess(params, front.choice(bonds).share, front.layout, bonds)
-    if value < sum(sites):
-        return _Guess(math.inf, math.inf, front.layout, ())
-    bonds = least_error(sites, tails, int(value), front.caps, exact=exact)
-    return _Guess(front.choice(bonds).share, chain_params(sites, bonds), front.layout, bonds)
+def _rounding(matrix: Array, n_sites: int) -> float:
+    """Return the relative error below which a form is as good as the matrix itself."""
+    dtype, side = dtype_name(matrix), math.isqrt(int(matrix.shape[0]) * int(matrix.shape[1]))
+    return max(noise(dtype, side), storage_error(dtype, n_sites))
 
 
 class _Search:
@@ -231,15 +167,20 @@ class _Search:
             return None
         return Candidate("dense", None, (), size, 0.0, size * self.batch)
 
-    def low_rank(self) -> list[Candidate]:
-        """Return the truncated SVD, and the whitened one where there is a metric."""
+    def low_rank(self, unfoldings: Unfoldings) -> list[Candidate]:
+        """Return the truncated SVD, and the whitened one where there is a metric.
+
+        ``unfoldings`` are spectra that the search has found.
+        """
         if self._most_rank() == 0:
             return []
-        forms = [("svd", self._svd_errors())]
-        if self.whitened is not None:
-            forms.insert(0, ("whitened svd", self.whitened))
+        if self.whitened is None:
+            return [self._plain_svd(unfoldings)]
         found = []
-        for kind, errors in forms:
+        for kind, errors in (
+            ("whitened svd", self.whitened),
+            ("svd", self._svd_errors_in_metric()),
+        ):
             rank = self._rank(errors)
             found.append(self._two_sites(kind, rank, float(errors[rank])))
         return found
@@ -266,22 +207,35 @@ class _Search:
         return most
 
     def _rank(self, errors: _Numbers) -> int:
+        within = self.limit[1]
         if self.limit[0] == "max_params":
-            # The smallest that is as good.
-            return max(int(np.argmax(errors <= errors[self._most_rank()])), 1)
-        return max(int(np.argmax(errors <= self.limit[1])), 1)
+            # The smallest that is as good, or as good as the matrix.
+            least = noise(dtype_name(self.matrix), min(self.rows, self.cols))
+            within = max(float(errors[self._most_rank()]), least)
+        return max(int(np.argmax(errors <= within)), 1)
 
-    def _svd_errors(self) -> _Numbers:
-        """Return the error of the plain SVD at each rank, in the metric if there is one."""
-        if self.whitened is not None:
-            return self._svd_errors_in_metric()
+    def _plain_svd(self, unfoldings: Unfoldings) -> Candidate:
         layout = MatrixLayout((self.rows, 1), (1, self.cols))
-        kind, value = self.limit
-        share = min(SHARE, value**2 / 10) if kind == "rtol" else SHARE
-        tail = front_of(self.matrix, layout, self.backend, share).tails[0]
+        tail, trusted = self._tail(layout, unfoldings)
+        rank = self._rank(np.sqrt(tail))
+        if trusted <= tail[rank] or rank == min(self.rows, self.cols):
+            return self._two_sites("svd", rank, math.sqrt(tail[rank]))
+        # So small an error is said by the decomposition itself.
+        made = mpo(self.W, (layout.row_dims, layout.col_dims), bonds=(rank,))
+        error = 0.0 if made.certificate is None else made.certificate.relative_error
+        return self._two_sites("svd", made.bond_dims[1], error)
+
+    def _tail(self, layout: MatrixLayout, unfoldings: Unfoldings) -> tuple[_Numbers, float]:
+        """Return the shares that the plain SVD discards at each rank, and which can be trusted."""
+        if not self.matrix.any():
+            return np.zeros(min(self.rows, self.cols) + 1), SHARE
+        if unfoldings.single:
+            unfoldings = Unfoldings(self.matrix, self.backend, SHARE)
+        (side,), (kind, value) = sides_of(layout), self.limit
+        tail = unfoldings.tail(side, value**2 / 10 if kind == "rtol" else SHARE)
         if kind != "rtol" and tail[self._most_rank()] < 10 * SHARE:
-            tail = front_of(self.matrix, layout, self.backend, 0.0).tails[0]
-        return np.asarray(np.sqrt(tail))
+            tail = unfoldings.tail(side, 0.0)
+        return tail, unfoldings.trusted
 
     def _svd_errors_in_metric(self) -> _Numbers:
         """Return |(W - M) H^(1/2)| / |W H^(1/2)| for M of each rank.

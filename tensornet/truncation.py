@@ -137,3 +137,18 @@ def tail_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     [7.0, 3.0, 1.0, 0.0]
     """
     return np.concatenate([np.cumsum(weights[::-1])[::-1], [0.0]])
+
+
+def still_right(tail: np.ndarray[Any, Any], trusted: float) -> bool:
+    """Return whether tails, as shares of the squared norm, are right down to the smallest value.
+
+    They are where even that one is a share that their precision can be ``trusted`` with.
+
+    Examples
+    --------
+    >>> still_right(np.array([1.0, 1e-3, 0.0]), 1e-10), still_right(np.array([1.0, 0.0]), 1e-10)
+    (True, True)
+    >>> still_right(np.array([1.0, 1e-12, 0.0]), 1e-10)
+    False
+    """
+    return bool(tail[max(len(tail) - 2, 0)] >= trusted)

@@ -13,20 +13,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, backend_of, dtype_name
+from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
 from tensornet.eigen import eigenvalues
+from tensornet.fitting import NOISY_SHARE
 from tensornet.fronts import SHARE, Front, cleaned, front_of
 from tensornet.gram import gram_matrix
 from tensornet.layout import MatrixLayout
 from tensornet.limits import make_limits
+from tensornet.linalg import singular_values
 from tensornet.narrow import NARROW, SAFE_SHARE
 from tensornet.storage import carried
-from tensornet.truncation import tail_weights
+from tensornet.truncation import still_right, tail_weights
 from tensornet.typing import Array
 
 _Numbers = np.ndarray[Any, Any]
 # Operations of an eigenvalue problem of side m over m^3, as slow as they are beside products.
 _EIGEN = 10
+# Those of singular values, of m x m numbers.
+_SINGULAR = 20
 
 
 class Side(NamedTuple):
@@ -75,15 +79,25 @@ class Unfoldings:
         Operations for the matrix.
     share : float
         Least share of the squared norm for which the spectra must be right.
+
+    Attributes
+    ----------
+    single : bool
+        Whether the Gram matrices are in single precision.
+    trusted : float
+        Least share that Gram matrices in double precision are right for.
     """
 
     def __init__(self, matrix: Array, backend: Backend, share: float = SHARE) -> None:
         scale, self._near_one, self._total = carried(matrix, backend)
         self._matrix, self._backend, self._share = matrix, backend, share
         self._norm = scale * math.sqrt(self._total)
-        self._single = share >= SAFE_SHARE and dtype_name(self._near_one) in NARROW
+        narrow = dtype_name(self._near_one) in NARROW
+        self.single = share >= SAFE_SHARE and narrow
+        self.trusted = NOISY_SHARE if narrow else SHARE
         self._grams: dict[Side, _Numbers] = {}
         self._tails: dict[Side, _Numbers] = {}
+        self._exact: dict[Side, _Numbers] = {}
 
     def prepare(self, layouts: Iterable[MatrixLayout]) -> None:
         """Find the spectra of layouts, those of large sides first: they serve the others."""
@@ -91,17 +105,47 @@ class Unfoldings:
         for side in sorted(sides, key=lambda side: (-side.size, side)):
             self._tail(side)
 
-    def front(self, layout: MatrixLayout) -> Front:
-        """Return the front of the matrix in a layout."""
+    def front(self, layout: MatrixLayout, share: float | None = None) -> Front:
+        """Return the front of the matrix in a layout, right down to a share of the squared norm.
+
+        ``share`` is that of the constructor if left out.
+        """
+        share = self._share if share is None else share
         if not self._shared(layout):
-            return front_of(self._matrix, layout, self._backend, self._share)
+            return front_of(self._matrix, layout, self._backend, share)
         dtype, bonds = dtype_name(self._matrix), layout.structural_bonds()
         noise = make_limits(bonds, None, dtype, self._total, forced=False).noise / self._total
-        tails = tuple(cleaned(self._tail(side), noise, self._share) for side in sides_of(layout))
-        return Front(layout, self._norm, tails)
+        tails = (self.tail(side, share) for side in sides_of(layout))
+        return Front(layout, self._norm, tuple(cleaned(tail, noise, share) for tail in tails))
+
+    def tail(self, side: Side, share: float) -> _Numbers:
+        """Return the tail of a side as shares, noise and all, right down to a share.
+
+        A singular value decomposition is made only where a Gram matrix may say too little.
+        """
+        found = self._tail(side)
+        if share >= self.trusted or still_right(found, self.trusted):
+            return found
+        if side not in self._exact:
+            wide = self._backend.cast(self._flat(side), work_dtype(dtype_name(self._near_one)))
+            values = singular_values(self._backend.numbers(wide))
+            self._exact[side] = tail_weights(values**2) / self._total
+        return self._exact[side]
+
+    def further_work(self, layout: MatrixLayout) -> float:
+        """Return about how many operations the exact front of a layout still costs."""
+        elements = layout.rows * layout.cols
+        if not self._shared(layout):
+            return sum(_exact_work(bond, elements) for bond in layout.structural_bonds()[1:-1])
+        new = {
+            side
+            for side in sides_of(layout)
+            if side not in self._exact and not still_right(self._tail(side), self.trusted)
+        }
+        return sum(_exact_work(side.size, elements) for side in new)
 
     def _shared(self, layout: MatrixLayout) -> bool:
-        return self._share >= SHARE and self._total > 0.0 and not layout.padded
+        return self._total > 0.0 and not layout.padded
 
     def _tail(self, side: Side) -> _Numbers:
         if side not in self._tails:
@@ -123,15 +167,19 @@ class Unfoldings:
         return found
 
     def _product(self, side: Side) -> _Numbers:
+        flat = self._flat(side)
+        if self.single:
+            return self._backend.numbers(flat @ self._backend.adjoint(flat))
+        return self._backend.numbers(gram_matrix(flat, self._backend))
+
+    def _flat(self, side: Side) -> Array:
+        """Return the unfolding whose rows are a side."""
         tl, (rows, cols) = self._backend.tl, (int(d) for d in self._near_one.shape)
         i = side.rows if side.left else rows // side.rows
         j = side.cols if side.left else cols // side.cols
         parts = tl.reshape(self._near_one, (i, rows // i, j, cols // j))
         order = (0, 2, 1, 3) if side.left else (1, 3, 0, 2)
-        flat = tl.reshape(tl.transpose(parts, order), (side.size, -1))
-        if self._single:
-            return self._backend.numbers(flat @ self._backend.adjoint(flat))
-        return self._backend.numbers(gram_matrix(flat, self._backend))
+        return tl.reshape(tl.transpose(parts, order), (side.size, -1))
 
 
 def work(side: Side, elements: int, known: Iterable[Side]) -> float:
@@ -144,6 +192,10 @@ def work(side: Side, elements: int, known: Iterable[Side]) -> float:
     """
     product = 0 if any(k.holds(side) for k in known) else 2 * side.size * elements
     return float(product + _EIGEN * side.size**3)
+
+
+def _exact_work(size: int, elements: int) -> float:
+    return float(2 * size * elements + _SINGULAR * size**3)
 
 
 def _traced(gram: _Numbers, known: Side, side: Side) -> _Numbers:

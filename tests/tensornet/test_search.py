@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet import errors, search
-from tensornet.search import affordable
+from tensornet import errors, prospects
+from tensornet.prospects import affordable
 from tensornet.shapes import layouts_of, near_balanced
 
 RNG = np.random.default_rng(0)
@@ -250,20 +250,20 @@ def test_budgets_beyond_the_rank(rank):
 def test_spectra_are_looked_at_again_where_single_precision_says_too_little(monkeypatch):
     asked = []
 
-    class Recorded(search.Unfoldings):
+    class Recorded(prospects.Unfoldings):
         def __init__(self, matrix, backend, share):
             asked.append(share)
             super().__init__(matrix, backend, share)
 
-    monkeypatch.setitem(tn.search_shape.__globals__, "Unfoldings", Recorded)
+    monkeypatch.setattr(prospects, "Unfoldings", Recorded)
     near = (KRON + 1e-4 * NOISE).astype(np.float32)
     found = tn.search_shape(near, max_params=200)
-    assert asked == [search.SAFE_SHARE, search.SHARE]
+    assert asked == [prospects.SAFE_SHARE, prospects.SHARE]
     assert found.best.relative_error < 1e-3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.FormatWarning)
         tn.search_shape(NOISE.astype(np.float32), max_params=200)
-    assert asked[2:] == [search.SAFE_SHARE]
+    assert asked[2:] == [prospects.SAFE_SHARE]
 
 
 def test_a_plain_svd_is_built_without_the_metric():
