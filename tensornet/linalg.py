@@ -164,23 +164,32 @@ def thin_svd(a: Array, backend: Backend) -> tuple[Array, np.ndarray[Any, Any], A
     return (*_sign_pair(*_svd(a, backend), backend),)
 
 
-def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the singular values of a matrix on the host, descending, to all digits.
+def lower_root(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return L of no more columns than rows with L L^H = a a^H, without forming that product.
 
     Examples
     --------
-    >>> singular_values(np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])).tolist()
+    >>> np.abs(lower_root(np.array([[3.0, 0.0, 4.0], [0.0, 2.0, 0.0]]))).round(6).tolist()
+    [[5.0, 0.0], [0.0, 2.0]]
+    """
+    return np.asarray(np.linalg.qr(a.T.conj(), mode="r")).T.conj()
+
+
+def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the singular values of a matrix on the host, descending.
+
+    Examples
+    --------
+    >>> singular_values(np.array([[0.0, 2.0], [1.0, 0.0]])).tolist()
     [2.0, 1.0]
     """
-    tall = a if len(a) >= a.shape[1] else a.T.conj()
-    r = np.linalg.qr(tall, mode="r")
     try:
-        values = np.linalg.svd(r, compute_uv=False)
+        values = np.linalg.svd(a, compute_uv=False)
     except np.linalg.LinAlgError as error:
         from scipy.linalg import svd
 
-        say_failed("the singular values on the host", r, error)
-        values = svd(r, compute_uv=False, lapack_driver="gesvd")
+        say_failed("the singular values on the host", a, error)
+        values = svd(a, compute_uv=False, lapack_driver="gesvd")
     return np.asarray(values)
 
 

@@ -125,6 +125,7 @@ class Prospects:
         looked at again where that takes little time.
         """
         room = _EXACT_WORK
+        self.unfoldings.prepare((f.layout for f in fronts[: 2 * self._top]), share)
         for k, front in enumerate(fronts):
             cost = self.unfoldings.further_work(front.layout)
             if k >= 2 * self._top:

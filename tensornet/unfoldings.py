@@ -2,7 +2,8 @@
 
 Where a chain is cut, the first factors of rows and columns go to the left. Of all that tells
 layouts apart, the spectrum there depends on the products of these factors alone, so layouts share
-most of their spectra; and the Gram matrix of a smaller side is a partial trace of a larger one's.
+most of their spectra; and the Gram matrix of a smaller side is a partial trace of a larger one's,
+as its triangular factor is one of a larger one's, regrouped.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensornet.backend import Backend, backend_of, dtype_name, work_dtype
+from tensornet.backend import Backend, backend_of, dtype_name, n_elements, work_dtype
 from tensornet.eigen import eigenvalues
 from tensornet.fitting import NOISY_SHARE
 from tensornet.fronts import SHARE, Front, cleaned, front_of
 from tensornet.gram import gram_matrix
 from tensornet.layout import MatrixLayout
 from tensornet.limits import make_limits
-from tensornet.linalg import singular_values
+from tensornet.linalg import lower_root, singular_values
 from tensornet.narrow import NARROW, SAFE_SHARE
 from tensornet.storage import carried
 from tensornet.truncation import still_right, tail_weights
@@ -97,13 +98,14 @@ class Unfoldings:
         self.trusted = NOISY_SHARE if narrow else SHARE
         self._grams: dict[Side, _Numbers] = {}
         self._tails: dict[Side, _Numbers] = {}
+        self._roots: dict[Side, _Numbers] = {}
         self._exact: dict[Side, _Numbers] = {}
 
-    def prepare(self, layouts: Iterable[MatrixLayout]) -> None:
+    def prepare(self, layouts: Iterable[MatrixLayout], share: float = SHARE) -> None:
         """Find the spectra of layouts, those of large sides first: they serve the others."""
         sides = {side for layout in layouts if self._shared(layout) for side in sides_of(layout)}
         for side in sorted(sides, key=lambda side: (-side.size, side)):
-            self._tail(side)
+            self.tail(side, share)
 
     def front(self, layout: MatrixLayout, share: float | None = None) -> Front:
         """Return the front of the matrix in a layout, right down to a share of the squared norm.
@@ -115,6 +117,7 @@ class Unfoldings:
             return front_of(self._matrix, layout, self._backend, share)
         dtype, bonds = dtype_name(self._matrix), layout.structural_bonds()
         noise = make_limits(bonds, None, dtype, self._total, forced=False).noise / self._total
+        self.prepare([layout], share)
         tails = (self.tail(side, share) for side in sides_of(layout))
         return Front(layout, self._norm, tuple(cleaned(tail, noise, share) for tail in tails))
 
@@ -127,8 +130,7 @@ class Unfoldings:
         if share >= self.trusted or still_right(found, self.trusted):
             return found
         if side not in self._exact:
-            wide = self._backend.cast(self._flat(side), work_dtype(dtype_name(self._near_one)))
-            values = singular_values(self._backend.numbers(wide))
+            values = singular_values(self._root(side))
             self._exact[side] = tail_weights(values**2) / self._total
         return self._exact[side]
 
@@ -142,7 +144,8 @@ class Unfoldings:
             for side in sides_of(layout)
             if side not in self._exact and not still_right(self._tail(side), self.trusted)
         }
-        return sum(_exact_work(side.size, elements) for side in new)
+        held = (min([elements, *(k.size**2 for k in self._roots if k.holds(s))]) for s in new)
+        return sum(_exact_work(side.size, size) for side, size in zip(new, held, strict=True))
 
     def _shared(self, layout: MatrixLayout) -> bool:
         return self._total > 0.0 and not layout.padded
@@ -164,6 +167,22 @@ class Unfoldings:
         else:
             found = self._product(side)
         self._grams[side] = found
+        return found
+
+    def _root(self, side: Side) -> _Numbers:
+        """Return L with L L^H the Gram matrix of a side, right to all digits of double precision.
+
+        It comes from that of a larger side, if that has fewer elements than the matrix.
+        """
+        flat = self._flat(side)
+        larger = [known for known in self._roots if known.holds(side)]
+        nearest = min(larger, key=lambda known: known.size, default=None)
+        if nearest is not None and nearest.size**2 < n_elements(flat):
+            found = lower_root(_regrouped(self._roots[nearest], nearest, side))
+        else:
+            wide = self._backend.cast(flat, work_dtype(dtype_name(flat)))
+            found = lower_root(self._backend.numbers(wide))
+        self._roots[side] = found
         return found
 
     def _product(self, side: Side) -> _Numbers:
@@ -206,3 +225,14 @@ def _traced(gram: _Numbers, known: Side, side: Side) -> _Numbers:
     else:
         found = np.einsum("aibjakbl->ijkl", gram.reshape((a, i, b, j) * 2))
     return np.ascontiguousarray(found.reshape(side.size, side.size))
+
+
+def _regrouped(root: _Numbers, known: Side, side: Side) -> _Numbers:
+    """Return a factor of the Gram matrix of a smaller side, given that of a larger one."""
+    a, b = known.rows // side.rows, known.cols // side.cols
+    i, j = side.rows, side.cols
+    if side.left:
+        parts = root.reshape(i, a, j, b, -1).transpose(0, 2, 1, 3, 4)
+    else:
+        parts = root.reshape(a, i, b, j, -1).transpose(1, 3, 0, 2, 4)
+    return parts.reshape(side.size, -1)

@@ -132,13 +132,23 @@ def test_single_precision_is_for_coarse_cuts_of_narrow_data(dtype, share, single
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 0.9e-13), ("float64", 0.9e-10)])
-def test_below_what_gram_matrices_say_the_exact_network_tells(dtype, share, monkeypatch):
-    monkeypatch.setattr(fitting, "tensor_spectra", None)
-    w = np.random.default_rng(0).normal(size=(4, 4, 4)).astype(dtype)
-    source = TensorSource(w, float((w**2).sum()), 0.0, load_backend("numpy"))
+def test_below_what_gram_matrices_say_the_exact_network_tells(dtype, share):
+    rng = np.random.default_rng(0)
+    q = np.linalg.qr(rng.normal(size=(4, 4)))[0] * [1.0, 1.0, 1.0, 1e-7]
+    w = np.tensordot(q, rng.normal(size=(4, 4, 4)), 1).astype(dtype)
+    source = TensorSource(w, float((w.astype("float64") ** 2).sum()), 0.0, load_backend("numpy"))
     for k, tail in enumerate(source.tails(share, gentle=False), start=1):
         s = np.linalg.svd(w.reshape(4**k, -1).astype("float64"), compute_uv=False)
         assert tail[:-1] == pytest.approx(np.cumsum(s[::-1] ** 2)[::-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_exact_network_is_made_where_no_value_is_small(dtype, monkeypatch):
+    monkeypatch.setattr(TensorSource, "_exact", None)
+    w = np.random.default_rng(0).normal(size=(4, 4, 4)).astype(dtype)
+    m = tn.tt(w, rtol=1e-5)
+    assert m.bond_dims == (1, 4, 4, 1)
+    assert np.allclose(m.to_tensor(), w, rtol=0, atol=1e-6)
 
 
 def tails_of(w, layout):
