@@ -9,6 +9,7 @@ import numpy as np
 from tensornet.backend import Backend, dtype_name, work_dtype
 from tensornet.eigen import eigenpairs, independent_columns, low_rank_pairs, say_failed
 from tensornet.gram import gram_matrix, sampled
+from tensornet.lapack_threads import one_thread
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
 
@@ -172,7 +173,12 @@ def lower_root(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     >>> np.abs(lower_root(np.array([[3.0, 0.0, 4.0], [0.0, 2.0, 0.0]]))).round(6).tolist()
     [[5.0, 0.0], [0.0, 2.0]]
     """
-    return np.asarray(np.linalg.qr(a.T.conj(), mode="r")).T.conj()
+    from scipy.linalg import qr
+
+    rows = min(a.shape)
+    with one_thread(rows):
+        (r,) = qr(a.T.conj(), mode="r", check_finite=False)
+    return np.asarray(r[:rows]).T.conj()
 
 
 def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -183,13 +189,14 @@ def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     >>> singular_values(np.array([[0.0, 2.0], [1.0, 0.0]])).tolist()
     [2.0, 1.0]
     """
-    try:
-        values = np.linalg.svd(a, compute_uv=False)
-    except np.linalg.LinAlgError as error:
-        from scipy.linalg import svd
+    from scipy.linalg import svd
 
-        say_failed("the singular values on the host", a, error)
-        values = svd(a, compute_uv=False, lapack_driver="gesvd")
+    with one_thread(min(a.shape)):
+        try:
+            values = svd(a, compute_uv=False, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            say_failed("the singular values on the host", a, error)
+            values = svd(a, compute_uv=False, check_finite=False, lapack_driver="gesvd")
     return np.asarray(values)
 
 

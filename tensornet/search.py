@@ -43,7 +43,8 @@ def search_shape(
 ) -> SearchResult:
     """Return chains of many shapes for one matrix, the plain SVD and the dense matrix, ranked.
 
-    Under ``max_params`` the least error comes first, under ``rtol`` the fewest parameters.
+    Under ``max_params`` the least error comes first, under ``rtol`` the fewest parameters; errors
+    that are rounding of the element type and the solver count as none.
     Layouts are compared by what the spectra of their unfoldings promise; the ``top`` ones are
     decomposed, and their actual errors decide.
 

@@ -77,14 +77,14 @@ def test_single_precision_ranks_what_is_rounding_by_parameters():
 
 def test_budgets_that_reach_less_than_squares_show_are_kept():
     W = hilbert(96, 128)
-    for budget in (700, 1000, 1400):
-        result = searched(W, max_params=budget)
+    for budget in (700, 1200):
+        result = searched(W, max_params=budget, n=(3, 4))
         best = result.best
         assert best.n_params <= budget
         assert rebuilt_error(best, W) == pytest.approx(best.relative_error, rel=1e-3, abs=1e-14)
         least = min(
             tn.mpo(W, layout, max_params=budget).certificate.relative_error
-            for layout in layouts_of(96, 128, (2, 3, 4, 5, 6))
+            for layout in layouts_of(96, 128, (3, 4))
             if sum(layout.site_dims) <= budget
         )
         assert best.relative_error <= 1.5 * least + 1e-14
