@@ -1,8 +1,10 @@
 """One budget for many matrices: each gets the bonds that serve the whole best.
 
-On the convex hulls of all matrices' choices the best use of a budget is to take gains per
-parameter in falling order (Everett 1963). What the last gain leaves is filled up bond by bond.
-Everything is compared with one cap for all bonds, which is never better than the result.
+Which size each matrix gets is a multiple-choice knapsack over what all its chains cost and discard.
+Dynamic programming solves it: fronts are merged two by two (Nemhauser and Ullmann 1969), with what
+a price for error rules out left out of them (Everett 1963). The result is the best of all choices
+while the fronts stay below some thousands of points, else it is never worse than a walk along the
+convex hulls and than one cap for all bonds, each filled up bond by bond.
 """
 
 from __future__ import annotations
@@ -54,13 +56,14 @@ def allocate(
         matrices that get the same bonds, by the means of their shares.
     max_params : int, optional
         Most elements that all networks, and the matrices that stay as they are, may have
-        together. No bond of the result could be raised by one within it, unless that would
-        discard no less.
+        together. The ``error`` is the least within it, as the spectra of the uncut matrices tell
+        it; see the notes. No bond of the result could be raised by one within the budget,
+        unless that would discard no less.
     ratio : float, optional
         The budget as a share of the elements of all matrices, in (0, 1].
     rtol : float, optional
-        Largest ``error`` of the allocation, as defined below; it is met with as few parameters
-        as the search finds. Exactly one of the three must be given.
+        Largest ``error`` of the allocation, as defined below; it is met with the fewest
+        parameters; see the notes. Exactly one of the three must be given.
     shape : None, int, (row_dims, col_dims), MatrixLayout or mapping of str to these
         As in :func:`mpo`, for all matrices or by name. Not for an MPO.
     weights : mapping of str to float, or sequence of float, optional
@@ -92,9 +95,15 @@ def allocate(
     ShapeError, NonFiniteError, ArrayTypeError, DTypeError
         As in :func:`mpo`; the matrix is named.
 
+    Notes
+    -----
+    Choices are merged by dynamic programming over bonds and over matrices, which is exact. Where
+    more than some thousands of sums are of use, as with a hundred large matrices, those nearest
+    to the best price in each box of parameters stay; what that loses is a few parameters.
+
     References
     ----------
-    Everett 1963, theorem 1.
+    Everett 1963, theorem 1. Nemhauser and Ullmann 1969.
 
     Examples
     --------

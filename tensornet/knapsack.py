@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensornet.fronts import Choice, Front
-from tensornet.paths import Paths, undominated
+from tensornet.paths import Path, Paths, Points, undominated
 
 Array1 = np.ndarray[Any, Any]
 # Sums kept of a merge, and partial chains kept of a matrix: beyond, see `_thinned`.
@@ -33,7 +33,10 @@ _SLACK = 1e-12
 
 
 class Aim(NamedTuple):
-    """Largest parameters and weighted error of what is looked for, and which is to be small."""
+    """Largest parameters and weighted error of what is looked for, and which is to be small.
+
+    Sums are in different orders: an error above its limit by roundings alone passes.
+    """
 
     params: float
     error: float
@@ -49,50 +52,46 @@ class Part:
 
     def ends(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return parameters and error of the smallest choice, and of what discards least."""
-        if self._paths is None:
-            ends = [(float(self.front.costs[0]), 0.0)] * 2
-        else:
-            ends = [(path.params, path.tail * self.factor) for path in self._paths.ends()]
-        if self.keep_dense:
-            ends.append((float(self.front.dense.params), 0.0))
+        ends = self._points(self._paths.ends() if self._paths else ())
         return min(ends), min(ends, key=lambda end: (end[1], end[0]))
 
     def cheapest(self, price: float) -> tuple[float, float]:
         """Return parameters and error of the choice of least value at a price of error."""
-        options = []
-        if self._paths is None:
-            options.append((float(self.front.costs[0]), 0.0))
-        else:
-            path = self._paths.cheapest(price * self.factor)
-            options.append((path.params, path.tail * self.factor))
-        if self.keep_dense:
-            options.append((float(self.front.dense.params), 0.0))
+        options = self._points([self._paths.cheapest(price * self.factor)] if self._paths else ())
         return min(options, key=lambda point: (point[0] + price * point[1], point[0]))
 
     def sums(self, place: int, price: float, gap: float) -> Sums:
         """Return the choices whose value is above the least by no more than the gap."""
         params, error = self.cheapest(price)
         least = params + price * error
-        if self._paths is None:
-            bonds = np.zeros((1, 0), int)
-            found = np.array([float(self.front.costs[0])]), np.zeros(1)
-        else:
-            own = price * self.factor
-            bonds, *rest = self._paths.within(own, least + gap, _CHAINS)
-            found = rest[0], rest[1] * self.factor
+        own = price * self.factor
+        found = self._paths.within(own, least + gap, _CHAINS) if self._paths else self._one()
+        sizes, errors = found.params, found.tail * self.factor
         if self.keep_dense:
-            found = np.append(found[0], self.front.dense.params), np.append(found[1], 0.0)
-        columns = Columns(*found, found[0] + price * found[1] - least)
-        at = columns.value <= gap + _SLACK * least
-        places = np.flatnonzero(at)
-        places = places[_pruned(columns.at(places))]
-        return Sums(columns.at(places), places, places, Leaf(place, self, bonds), None)
+            sizes, errors = np.append(sizes, self.front.dense.params), np.append(errors, 0.0)
+        points = Columns(sizes, errors, sizes + price * errors - least)
+        near = np.flatnonzero(points.value <= gap + _SLACK * least)
+        rows = near[_pruned(points.at(near))]
+        return Sums(points.at(rows), rows, rows, Leaf(place, self, found.bonds), None)
 
     def choice(self, bonds: Array1, at: int) -> Choice:
         """Return the choice in a row of bonds; the matrix as it is comes after them."""
         if at == len(bonds):
             return self.front.dense
         return self.front.choice(tuple(int(b) for b in bonds[at]))
+
+    def _one(self) -> Points:
+        """Return the only chain of one site."""
+        return Points(np.zeros((1, 0), int), np.array([float(self.front.costs[0])]), np.zeros(1))
+
+    def _points(self, paths: Iterable[Path]) -> list[tuple[float, float]]:
+        """Return parameters and error of paths, and of the choices that are none."""
+        points = [(path.params, path.tail * self.factor) for path in paths]
+        if self._paths is None:
+            points.append((float(self.front.costs[0]), 0.0))
+        if self.keep_dense:
+            points.append((float(self.front.dense.params), 0.0))
+        return points
 
 
 class Columns(NamedTuple):
@@ -141,6 +140,14 @@ def best_sum(parts: Sequence[Part], aim: Aim) -> list[Choice] | None:
         The matrices.
     aim : Aim
         What is known to be possible, or was asked for.
+
+    Examples
+    --------
+    >>> from tensornet.layout import MatrixLayout
+    >>> layout, tail = MatrixLayout((4, 1), (1, 4)), np.array([1.0, 0.5, 0.2, 0.1, 0.0])
+    >>> parts = [Part(Front(layout, 1.0, (tail,)), x, keep_dense=False) for x in (0.9, 0.1)]
+    >>> [choice.bonds for choice in best_sum(parts, Aim(32, 1.0, by_params=False))]
+    [(3,), (1,)]
     """
     price = _price(parts, aim)
     if price is None:
@@ -168,11 +175,11 @@ def _price(parts: Sequence[Part], aim: Aim) -> float | None:
 
     None if the smallest choices, or those that discard the least, are the best already.
     """
-    ends = [part.ends() for part in parts]
-    few, much = _total([end[0] for end in ends]), _total([end[1] for end in ends])
-    small: Callable[[tuple[float, float]], bool] = (
-        (lambda sums: sums[1] > aim.error) if aim.by_params else (lambda sums: sums[0] <= aim.params)
-    )
+    few, much = (_total(points) for points in zip(*(part.ends() for part in parts), strict=True))
+
+    def small(sums: tuple[float, float]) -> bool:
+        return sums[1] > aim.error if aim.by_params else sums[0] <= aim.params
+
     if not small(few) or small(much):
         return None
     price = 0.0
@@ -186,8 +193,9 @@ def _price(parts: Sequence[Part], aim: Aim) -> float | None:
     return price
 
 
-def _total(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return math.fsum(p for p, _ in points), math.fsum(e for _, e in points)
+def _total(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    params, errors = zip(*points, strict=True)
+    return math.fsum(params), math.fsum(errors)
 
 
 def _tree(leaves: Sequence[Sums], gap: float, aim: Aim) -> Sums:
@@ -267,7 +275,9 @@ def _thinned(points: Columns) -> Array1:
 
 
 def _best(points: Columns, aim: Aim) -> int | None:
-    fits = np.flatnonzero((points.params <= aim.params) & (points.error <= aim.error))
+    fits = np.flatnonzero(
+        (points.params <= aim.params) & (points.error <= aim.error * (1 + _SLACK))
+    )
     if not len(fits):
         return None
     first, second = (points.params, points.error)[:: 1 if aim.by_params else -1]

@@ -65,6 +65,7 @@ class Paths:
             self._tails.append(kept[new])
 
     def bonds(self, path: Path) -> tuple[int, ...]:
+        """Return the inner bonds of a path."""
         return tuple(int(v[k]) for v, k in zip(self._values, path.picks, strict=True))
 
     def ends(self) -> tuple[Path, Path]:

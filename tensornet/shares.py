@@ -1,4 +1,8 @@
-"""How a budget is shared among the fronts of many matrices."""
+"""How a budget is shared among the fronts of many matrices.
+
+A walk along convex hulls and one cap for all bonds, both filled up bond by bond, show what is
+possible at least. What is better than that is searched for in the merged fronts.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from tensornet.knapsack import Aim, Part, best_sum
 
 # Matrices whose bonds are chosen once more, exactly, for what they and the rest together have.
 _POLISHED = 8
+# A merged error may pass a limit by roundings. Then a limit lower by as much is kept for certain.
+_ROUNDING = 4e-12
 
 
 class Shares(NamedTuple):
@@ -52,19 +58,19 @@ def within_budget(
     cap = first_true(lambda r: sum(c.params for c in uniform(r)) > max_params, last)
     starts += [found for r in (cap, cap - 1) if r and _size(found := uniform(r)) <= max_params]
     ends = [_filled(fronts, factors, start, max_params, keep_dense=keep_dense) for start in starts]
-    known = min(ends, key=lambda shares: (shares.error, shares.params))
     parts = [Part(f, x, keep_dense=keep_dense) for f, x in zip(fronts, factors, strict=True)]
-    found = best_sum(parts, Aim(max_params, known.error, by_params=False))
-    if found is None or _size(found) > max_params:
+    known = min(ends, key=lambda shares: (shares.error, shares.params))
+    merged = best_sum(parts, Aim(max_params, known.error, by_params=False))
+    if merged is None:
         return known
-    better = Shares(tuple(found), _error(found, factors))
+    better = Shares(tuple(merged), _error(merged, factors))
     return min(known, better, key=lambda shares: (shares.error, shares.params))
 
 
 def within_error(
     fronts: Sequence[Front], factors: Sequence[float], allowed: float, *, keep_dense: bool
 ) -> Shares:
-    """Return choices of few parameters whose weighted error (squared) is at most ``allowed``."""
+    """Return choices of fewest parameters whose weighted error (squared) is ``allowed`` at most."""
     hulls = [front.hull(keep_dense=keep_dense) for front in fronts]
     climbed = _climbed(hulls, factors, None, allowed)
     found = [_lowered(fronts, factors, climbed, allowed)]
@@ -77,10 +83,13 @@ def within_error(
     found.append(_lowered(fronts, factors, uniform(cap), allowed))
     known = min(found, key=lambda shares: (shares.params, shares.error))
     parts = [Part(f, x, keep_dense=keep_dense) for f, x in zip(fronts, factors, strict=True)]
-    fewer = best_sum(parts, Aim(known.params - 0.5, allowed, by_params=True))
-    if fewer is None or _error(fewer, factors) > allowed:
-        return known
-    return Shares(tuple(fewer), _error(fewer, factors))
+    for limit in (allowed, allowed * (1.0 - _ROUNDING)):
+        fewer = best_sum(parts, Aim(known.params - 0.5, limit, by_params=True))
+        if fewer is None:
+            break
+        if (error := _error(fewer, factors)) <= allowed:
+            return Shares(tuple(fewer), error)
+    return known
 
 
 def _capped(front: Front, cap: int, *, keep_dense: bool) -> Choice:
