@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import batch as batches
-from tensornet import fitting
 from tensornet.backend import backend_of
 from tensornet.checks import array
 from tensornet.single import Request
-from tensornet.spectra import tensor_spectra
 from tensornet.testing import (
     assert_close,
     assert_isometric,
@@ -399,21 +397,3 @@ def test_no_convergence_falls_back(monkeypatch):
     monkeypatch.setattr(tl, "eigh", eigh, raising=False)
     found = decompose(W, layout, stacked=True, max_bond=5)
     assert_close(found.to_matrices(), expected.to_matrices(), 1e-10)
-
-
-@pytest.mark.parametrize(("at_once", "times"), [(2**26, 4), (2 * 24 * 36, 6), (1, 8)])
-def test_spectra_are_computed_once_as_far_as_there_is_room(monkeypatch, at_once, times):
-    calls = []
-
-    def counted(*args, **options):
-        calls.append(args)
-        return tensor_spectra(*args, **options)
-
-    W = gaussian(dtype="float32")
-    expected = tn.mpo(W, SITES, rtol=0.3)
-    monkeypatch.setattr(fitting, "tensor_spectra", counted)
-    monkeypatch.setattr(batches, "AT_ONCE", at_once)
-    batch = tn.mpo(W, SITES, rtol=0.3)
-    assert len(calls) == times
-    assert batch.bond_dims == expected.bond_dims
-    assert_close(batch.to_matrices(), expected.to_matrices(), 1e-5)
