@@ -63,7 +63,8 @@ def within_budget(
     merged = best_sum(parts, Aim(max_params, known.error, by_params=False))
     if merged is None:
         return known
-    better = Shares(tuple(merged), _error(merged, factors))
+    # Thinned fronts may leave room for a bond.
+    better = _filled(fronts, factors, merged, max_params, keep_dense=keep_dense)
     return min(known, better, key=lambda shares: (shares.error, shares.params))
 
 
