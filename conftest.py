@@ -23,6 +23,7 @@ if find_spec("triton") is None:
     # Imported on a GPU alone, where torch brings it.
     collect_ignore += [
         "mpobert_plugin/add_kernel.py",
+        "mpobert_plugin/half_kernel.py",
         "mpobert_plugin/unfold_kernel.py",
         "mpobert_plugin/train/attention_kernel.py",
     ]
