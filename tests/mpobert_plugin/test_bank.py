@@ -277,7 +277,7 @@ def test_compiled_layers_share_one_graph():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize("mode", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_compiled_model_is_one_graph(mode):
     from torch._dynamo.testing import CompileCounter
 
