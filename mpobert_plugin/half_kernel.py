@@ -9,13 +9,14 @@ import torch
 import triton
 import triton.language as tl
 
+from mpobert_plugin.halves import EXPONENT_BITS, LEAST_POWER
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCK, _TURNS = 2048, 4
-# As in halves.py: the bits of 2**-60, and those of the exponent.
-_SMALLEST = tl.constexpr((127 - 60) << 23)
-_EXPONENT = tl.constexpr(0x7F800000)
+_SMALLEST = tl.constexpr((127 + LEAST_POWER) << 23)
+_EXPONENT = tl.constexpr(EXPONENT_BITS)
 # Pointers that a kernel takes.
 MANY = 8
 

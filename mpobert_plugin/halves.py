@@ -16,8 +16,10 @@ AUTOCAST_DEVICES = frozenset(
 )
 # A sum of this many products of numbers up to 2 and 4 stays below 65504, the largest float16.
 LONGEST_SUM = 8000
-_SMALLEST = 2.0**-60
-_EXPONENT = 0x7F800000
+# Exponent of the least scale.
+LEAST_POWER = -60
+# The bits of a float32 that hold its exponent.
+EXPONENT_BITS = 0x7F800000
 
 
 def exact(device_type: str) -> AbstractContextManager[object]:
@@ -103,9 +105,11 @@ def scale_of(tensor: Tensor, divisor: int = 1) -> Tensor:
     >>> scale_of(torch.tensor([5.0, -1e-3])).item()
     4.0
     """
-    size = torch.linalg.vector_norm(tensor.detach(), float("inf")).float().clamp_min(_SMALLEST)
+    size = (
+        torch.linalg.vector_norm(tensor.detach(), float("inf")).float().clamp_min(2.0**LEAST_POWER)
+    )
     # The bits of the exponent alone are the largest power of two that is not above the number.
-    scale: Tensor = (size.view(1).view(torch.int32) & _EXPONENT).view(torch.float32)
+    scale: Tensor = (size.view(1).view(torch.int32) & EXPONENT_BITS).view(torch.float32)
     return scale if divisor <= 1 else scale * float(_power(divisor))
 
 

@@ -60,8 +60,20 @@ class MPONormBank(StackedBank):
             In the order of the layers.
         """
         # Copies, since sharded parameters lose their storage when the bank's forward is over.
-        used = self.spec.slices
-        weights, *rest = (handed_slices(each.clone(), used) for each in self.tensors().values())
+        return self._split([each.clone() for each in self.tensors().values()])
+
+    def views(self) -> Sequence[Values]:
+        """Return weight and bias of every layer as views, which see every write.
+
+        Returns
+        -------
+        sequence of (Tensor, Tensor or None)
+            In the order of the layers.
+        """
+        return self._split(list(self.tensors().values()))
+
+    def _split(self, stacks: Sequence[Tensor]) -> Sequence[Values]:
+        weights, *rest = (handed_slices(each, self.spec.slices) for each in stacks)
         biases = rest[0] if rest else [None] * len(weights)
         return list(zip(weights, biases, strict=True))
 

@@ -10,7 +10,6 @@ import torch
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.kernels import PLAIN
 from mpobert_plugin.norm import MPONormBank
-from mpobert_plugin.stacked import handed_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,8 +121,7 @@ def _beside(bank: StackedBank) -> list[Tensor]:
 
 def _values(bank: StackedBank) -> Sequence[Values] | None:
     if isinstance(bank, MPONormBank):
-        weights, *rest = (handed_slices(each, bank.spec.slices) for each in _beside(bank))
-        return list(zip(weights, rest[0] if rest else [None] * len(weights), strict=True))
+        return bank.views()
     if not isinstance(bank, MPOBank) or bank.trust.kept is None:
         return None
     # Views: the bank hands out no copies where it trusts what is kept.

@@ -46,7 +46,7 @@ def unfolded(whole: Tensor, factor: Tensor | None, dtype: torch.dtype, how: Join
     kernel = None if factor is None else kernel_for("unfold_kernel", whole, dtype)
     if kernel is not None:
         made = torch.empty(len(whole), how.rows, how.cols, dtype=dtype, device=whole.device)
-        kernel(made, whole.contiguous(), factor, how, back=False)
+        kernel(made, whole.contiguous(), factor, how)
         return made
     (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
     matrices = whole.reshape(-1, i1, j1, i, j, i2, j2).permute(0, 1, 3, 5, 2, 4, 6)
@@ -80,12 +80,6 @@ def folded(matrices: Tensor, factor: Tensor | None, dtype: torch.dtype, how: Joi
     >>> folded(torch.ones(1, 2, 2), torch.tensor([2.0]), torch.float16, how).tolist()
     [[2.0, 2.0, 2.0, 2.0]]
     """
-    kernel = None if factor is None else kernel_for("unfold_kernel", matrices, matrices.dtype)
-    if kernel is not None:
-        entries = math.prod(how.row_dims) * math.prod(how.col_dims)
-        made = torch.empty(len(matrices), entries, dtype=dtype, device=matrices.device)
-        kernel(matrices.contiguous(), made, factor, how, back=True)
-        return made
     (i1, i, i2), (j1, j, j2) = how.row_dims, how.col_dims
     missing = (math.prod(how.col_dims) - how.cols, math.prod(how.row_dims) - how.rows)
     if any(missing):

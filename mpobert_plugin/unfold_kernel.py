@@ -69,21 +69,15 @@ def _move(  # type: ignore[no-untyped-def]
     C0: tl.constexpr,
     C2: tl.constexpr,
     PARTS: tl.constexpr,
-    BACK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Move one part of a tile, times a factor."""
-    matrix, in_matrix, in_products, real, inside = _places(
+    """Move one part of a tile of the products into a matrix, times a factor."""
+    matrix, in_matrix, in_products, real, _ = _places(
         tl.program_id(0).to(tl.int64), rows, cols, R1, R0, R2, C1, C0, C2, PARTS, BLOCK
     )
     in_matrix += matrix * rows * cols
-    by = tl.load(factor)
-    if BACK:
-        value = tl.load(matrices + in_matrix, mask=real, other=0.0).to(tl.float32) * by
-        tl.store(products + in_products, value.to(products.dtype.element_ty), mask=inside)
-    else:
-        value = tl.load(products + in_products, mask=real, other=0.0).to(tl.float32) * by
-        tl.store(matrices + in_matrix, value.to(matrices.dtype.element_ty), mask=real)
+    value = tl.load(products + in_products, mask=real, other=0.0).to(tl.float32) * tl.load(factor)
+    tl.store(matrices + in_matrix, value.to(matrices.dtype.element_ty), mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -130,33 +124,30 @@ def probe(device: torch.device, dtype: torch.dtype) -> None:
     matrices = torch.zeros(1, 2, 2, dtype=dtype, device=device)
     products = torch.zeros(1, 4, dtype=torch.float16, device=device)
     one = torch.ones(1, device=device)
-    for back in (False, True):
-        run(matrices, products, one, how, back=back)
+    run(matrices, products, one, how)
     gather([matrices[0]], products, one, how)
 
 
-def run(matrices: Tensor, products: Tensor, factor: Tensor, how: Joining, *, back: bool) -> None:
-    """Write products into matrices, or matrices into products, times a factor.
+def run(matrices: Tensor, products: Tensor, factor: Tensor, how: Joining) -> None:
+    """Write products into matrices, times a factor.
 
     Parameters
     ----------
     matrices : Tensor
-        (matrices, rows, cols), contiguous.
+        (matrices, rows, cols), contiguous; written.
     products : Tensor
         (matrices, entries), contiguous.
     factor : Tensor of float32
         (1,).
     how : Joining
         Sizes.
-    back : bool
-        Whether the products are what is written.
     """
     sizes, block, parts, tiles = _grid(how)
     # Triton launches on the current device, whatever its operands are on. One axis alone, since
     # the others have room for 65,535.
     grid = (len(matrices) * tiles,)
     with torch.cuda.device(matrices.device):
-        _move[grid](matrices, products, factor, *sizes, PARTS=parts, BACK=back, BLOCK=block)
+        _move[grid](matrices, products, factor, *sizes, PARTS=parts, BLOCK=block)
 
 
 def gather(matrices: Sequence[Tensor], products: Tensor, scale: Tensor, how: Joining) -> None:

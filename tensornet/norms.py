@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, backend_of, n_elements
-from tensornet.canonical import absorb_left, move_left, rows_matrix
+from tensornet.canonical import absorb_left, rows_matrix
 from tensornet.chains import trusted, widened
 from tensornet.cores import contract_wide, frobenius
+from tensornet.exponents import centered
 from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.linalg import thin_svd
 from tensornet.padding import digits, open_bonds
-from tensornet.storage import scaled, weight
+from tensornet.storage import weight
 from tensornet.typing import Array, Cores
 
 
@@ -55,11 +56,11 @@ def size(cores: Cores, center: int | None, layout: MatrixLayout | None = None) -
             norm = _formed(cores, layout)
             if 0.0 < norm < math.inf:
                 return Size(norm, 0)
-        first, exponent = _to_first(wide, center, backend)
+        first, exponent = centered(wide, center, 0, backend)
         return Size(math.sqrt(_true_weight(first, layout, backend)), exponent)
     if center is not None:
         wide = (wide[center],)
-    first, exponent = _to_first(wide, None, backend)
+    first, exponent = centered(wide, None, 0, backend)
     return Size(math.sqrt(weight(first[0], backend)), exponent)
 
 
@@ -83,7 +84,7 @@ def spectra(cores: Cores, center: int | None) -> tuple[list[np.ndarray[Any, Any]
     Source: Schollwoeck 2011, section 4.5.
     """
     backend, wide = widened(cores)
-    wide, exponent = _to_first(wide, trusted(cores, center), backend)
+    wide, exponent = centered(wide, trusted(cores, center), 0, backend)
     found = []
     rest = wide[0]
     for k in range(len(wide) - 1):
@@ -108,18 +109,6 @@ def entropy(values: np.ndarray[Any, Any]) -> float:
     shares = shares[shares > 0.0] / shares.sum()
     # Plus zero: minus zero for a single value is no entropy to print.
     return max(float(-(shares * np.log(shares)).sum()), 0.0) + 0.0
-
-
-def _to_first(cores: Cores, center: int | None, backend: Backend) -> tuple[Cores, int]:
-    """Return the cores with the norm in the first, near one, and the exponent taken out."""
-    exponent = 0
-    for k in range(len(cores) - 1 if center is None else center, -1, -1):
-        power, near_one = scaled(cores[k], backend)
-        exponent += math.frexp(power)[1] - 1
-        cores = (*cores[:k], near_one, *cores[k + 1 :])
-        if k:
-            cores = move_left(cores, k, backend)
-    return cores, exponent
 
 
 def _true_weight(cores: Cores, layout: MatrixLayout, backend: Backend) -> float:

@@ -109,7 +109,7 @@ def _gelu(node: Node) -> None:
 
 
 def gelu_by_logistic(x: Tensor) -> Tensor:
-    """Return GELU in the approximation with a tangent, computed with a logistic function.
+    """Return GELU in the approximation with tanh, computed with a logistic function.
 
     Parameters
     ----------
