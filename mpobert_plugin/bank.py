@@ -20,7 +20,7 @@ from mpobert_plugin.reconstruct import rebuild, recipe
 from mpobert_plugin.reference import Reference
 from mpobert_plugin.stacked import Place, StackedBank, handed_slices
 from mpobert_plugin.strategy import BY_GROUPS, Strategy
-from mpobert_plugin.tracing import is_traced
+from mpobert_plugin.tracing import is_traced, is_transformed
 
 if TYPE_CHECKING:
     from mpobert_plugin.lazy import Lazy, Values
@@ -253,7 +253,7 @@ class MPOBank(StackedBank):
     def _may_cache(self, cores: Mapping[str, Tensor]) -> bool:
         if self.training or self.strategy.evaluation != "cached" or torch.compiler.is_compiling():
             return False
-        if _is_recorded_for(cores):
+        if _is_recorded_for(cores) or is_transformed():
             return False
         # Captured graphs and traces outlive a cache and must follow later changes.
         if _is_recorded(cores["central"].device):

@@ -63,14 +63,14 @@ class MPONormBank(StackedBank):
         return self._split([each.clone() for each in self.tensors().values()])
 
     def views(self) -> Sequence[Values]:
-        """Return weight and bias of every layer as views, which see every write.
+        """Return weight and bias of every layer as views, which see every write and hold no graph.
 
         Returns
         -------
         sequence of (Tensor, Tensor or None)
             In the order of the layers.
         """
-        return self._split(list(self.tensors().values()))
+        return self._split([each.detach() for each in self.tensors().values()])
 
     def _split(self, stacks: Sequence[Tensor]) -> Sequence[Values]:
         weights, *rest = (handed_slices(each, self.spec.slices) for each in stacks)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.kernels import PLAIN
 from mpobert_plugin.norm import MPONormBank
+from mpobert_plugin.stacked import handed_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +82,9 @@ def made_ready(
         None with gradients, and where a bank has hooks, keeps no matrices, or has tensors that
         are no plain ones.
     """
-    if known is None or torch.is_grad_enabled():
+    # What others have put around every call of a module has to see those of the banks.
+    hooked = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    if known is None or torch.is_grad_enabled() or hooked:
         return None
     plain = [bank for bank in banks if type(bank) in (MPOBank, MPONormBank)]
     marks = _marks(plain)
@@ -108,7 +112,7 @@ def _marks(banks: Sequence[StackedBank]) -> Marks | None:
         for tensor in _beside(bank):
             if type(tensor) not in PLAIN or tensor.is_meta:
                 return None
-            found += (tensor.data_ptr(), tensor.dtype, tensor.shape)
+            found += (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
     return tuple(found)
 
 
@@ -124,5 +128,9 @@ def _values(bank: StackedBank) -> Sequence[Values] | None:
         return bank.views()
     if not isinstance(bank, MPOBank) or bank.trust.kept is None:
         return None
-    # Views: the bank hands out no copies where it trusts what is kept.
-    return bank.all_values()  # type: ignore[return-value]
+    weights, biases = bank.trust.kept.weights, bank.spec.bias
+    if biases is None:
+        return [(weight, None) for weight in weights]
+    # A view of a parameter itself would keep others from putting one in its place.
+    views = handed_slices(bank.tensors()["bias"].detach(), biases)
+    return list(zip(weights, views, strict=True))

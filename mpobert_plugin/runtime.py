@@ -18,7 +18,9 @@ from mpobert_plugin.stacked import StackedBank
 from mpobert_plugin.uncompiled import no_graph_of_its_own
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
 
     import tensornet as tn
     from mpobert_plugin.families import Family
@@ -78,6 +80,31 @@ class Banks(nn.ModuleDict):
         for bank in self.stacked():
             if isinstance(bank, MPOBank):
                 bank.trust.kept = None
+
+    def forget(self) -> None:
+        """Let go of the matrices that the last forward was handed."""
+        self._together = self._ready = None
+
+    def train(self, mode: bool = True) -> Banks:
+        """Set training mode, which forgets the matrices of evaluation.
+
+        Parameters
+        ----------
+        mode : bool
+            True for training, False for evaluation.
+
+        Returns
+        -------
+        Banks
+            The same ones.
+        """
+        if mode:
+            self.forget()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Banks:
+        self.forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_together": None, "_ready": None}
@@ -154,6 +181,7 @@ def set_cache(model: object, enabled: bool) -> None:
     banks = banks_of(model)
     if not isinstance(enabled, bool):
         raise ConfigError(f"enabled must be True or False, got {enabled!r}.")
+    banks.forget()
     for bank in banks.stacked():
         if isinstance(bank, MPOBank):
             evaluation = "cached" if enabled else "batched"

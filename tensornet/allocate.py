@@ -10,6 +10,7 @@ convex hulls and than one cap for all bonds, each filled up bond by bond.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -190,9 +191,13 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
             raise OptionError(complaint("weights", expected, len(values)))
     for name, value in zip(names, values, strict=True):
         number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-        if not number or not 0.0 < float(value) < math.inf:
-            argument = f"weights[{name!r}]"
-            raise OptionError(complaint(argument, "be a positive number", repr(value)))
+        # Compared as it is: a large integer is no float.
+        if not number or not 0.0 < value <= sys.float_info.max:
+            argument, expected = f"weights[{name!r}]", "be a positive number"
+            given = (
+                repr(value) if not isinstance(value, int) or abs(value) < 1e18 else "a larger one"
+            )
+            raise OptionError(complaint(argument, expected, given))
     return [float(value) for value in values]
 
 
@@ -233,6 +238,9 @@ def _copies(copies: Any, names: Sequence[str]) -> dict[str, Copies]:
 
 def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> list[float]:
     """Return what a matrix' discarded share counts, so that all shares of 1 add up to 1."""
+    # Only ratios of weights count, and their sum must not leave the range of numbers.
+    most = max(weights)
+    weights = [weight / most for weight in weights]
     if measure == "relative":
         sizes = [
             weight if front.norm else 0.0 for front, weight in zip(fronts, weights, strict=True)

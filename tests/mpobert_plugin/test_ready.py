@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import weakref
 
 import pytest
 import torch
@@ -115,6 +116,89 @@ def test_parameters_in_the_place_of_others_are_used_and_left_again():
         found = torch.func.functional_call(model, other, (ids(),)).logits
     assert not torch.allclose(found, before)
     assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_other_strides_at_the_same_place_are_seen(name):
+    model = shared_bert()
+    bank = next(b for b in banks_of(model).stacked() if name in b.names)
+    with torch.no_grad():
+        getattr(bank, name).add_(torch.randn_like(getattr(bank, name)))
+    before = settled(model)
+    tensor = getattr(bank, name)
+    tensor.data = tensor.data[:1].expand_as(tensor)
+    found = logits(model)
+    mp.set_cache(model, False)
+    assert torch.equal(found, logits(model))
+    assert not torch.equal(found, before)
+
+
+def test_parameters_can_be_swapped_after_a_forward():
+    model = shared_bert()
+    before = settled(model)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.load_state_dict({name: t.clone() for name, t in model.state_dict().items()})
+        assert torch.equal(settled(model), before)
+        model.to(torch.float64)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert torch.allclose(settled(model).float(), before, atol=1e-5)
+
+
+# torch makes its rules for tangents with what it warns of itself.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", ["weight", "bias", "central"])
+@pytest.mark.parametrize("graph", [True, False])
+def test_tangents_and_batches_of_parameters_are_not_lost(name, graph):
+    model = shared_bert().double().requires_grad_(False)
+    model.config._attn_implementation = "eager"
+    settled(model)
+    tensor = next(getattr(b, name) for b in banks_of(model).stacked() if name in b.names)
+    path = next(n for n, p in model.named_parameters() if p is tensor)
+
+    def run(value):
+        return torch.func.functional_call(model, {path: value}, (ids(),)).logits
+
+    step = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).double()
+    values = torch.stack([tensor, tensor + 0.1 * step])
+    with torch.set_grad_enabled(graph):
+        _, found = torch.func.jvp(run, (tensor.detach(),), (step,))
+        both = torch.func.vmap(run, randomness="same")(values)
+    with torch.no_grad():
+        far, near = (run(tensor.detach() + s * 1e-4 * step) for s in (1, -1))
+        apart = [run(value) for value in values]
+    assert found.any()
+    assert torch.allclose(found, (far - near) / 2e-4, atol=1e-4 * float(found.abs().max()))
+    torch.testing.assert_close(both, torch.stack(apart))
+
+
+def test_hooks_on_all_modules_see_every_forward():
+    model = shared_bert()
+    settled(model)
+    bank, seen = next(banks_of(model).stacked()), []
+    hook = torch.nn.modules.module.register_module_forward_hook
+    handle = hook(lambda module, *_: seen.append(1) if module is bank else None)
+    try:
+        for _ in range(3):
+            logits(model)
+    finally:
+        handle.remove()
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("end", ["cache", "train", "half"])
+def test_matrices_are_let_go_of(end):
+    model = shared_bert()
+    settled(model)
+    kept = weakref.ref(next(banks_of(model).stacked())._cache.weights[0])
+    if end == "cache":
+        mp.set_cache(model, False)
+    elif end == "train":
+        model.train()
+    else:
+        model.to(torch.bfloat16)
+    assert kept() is None
 
 
 def test_hooks_on_a_bank_see_every_forward():

@@ -225,3 +225,13 @@ def test_matrices_that_get_the_same_bonds():
 def test_impossible_copies(copies, text):
     with pytest.raises(errors.OptionError, match=text):
         tn.allocate(several(), max_params=900, copies=copies)
+
+
+def test_only_ratios_of_weights_count_however_large():
+    Ws = list(np.random.default_rng(0).normal(size=(3, 6, 8)))
+    plain = tn.allocate(Ws, max_params=60, shape=2, weights=[1, 2, 3])
+    for factor in (1e300, 1e-300):
+        found = tn.allocate(Ws, max_params=60, shape=2, weights=[factor, 2 * factor, 3 * factor])
+        assert [row.bonds for row in found] == [row.bonds for row in plain]
+    with pytest.raises(errors.OptionError, match="be a positive number, got a larger one"):
+        tn.allocate(Ws, max_params=60, shape=2, weights=[10**400, 1, 1])
