@@ -19,14 +19,15 @@ from tensornet.gram import row_weights
 from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.limits import noise
 from tensornet.linalg import thin_svd
-from tensornet.metric import whitened_errors
+from tensornet.metric import decompose_metric, whitened_errors
 from tensornet.prospects import Prospects, affordable
 from tensornet.shapes import layouts_of
+from tensornet.single import Request
 from tensornet.storage import scaled
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
 from tensornet.unfoldings import Unfoldings, sides_of
-from tensornet.whitening import checked_metric
+from tensornet.whitening import Metric, checked_metric
 
 _Numbers = np.ndarray[Any, Any]
 
@@ -153,13 +154,14 @@ class _Search:
         self.W, self.matrix, self.backend = W, matrix, backend
         self.limit, self.batch = limit, batch
         self.rows, self.cols = (int(d) for d in matrix.shape)
-        self.metric, self.target = metric, matrix
+        self.target = matrix
+        self.metric: Metric | None = None
         self.whitened: _Numbers | None = None
         if metric is not None:
-            checked = checked_metric(metric, W, matrix, backend)
-            self.whitened = whitened_errors(matrix, checked, backend)
+            self.metric = checked_metric(metric, W, matrix, backend)
+            self.whitened = whitened_errors(matrix, self.metric, backend)
             wide = scaled(backend.cast(matrix, work_dtype(dtype_name(matrix))), backend)[1]
-            self.target = wide @ checked.root
+            self.target = wide @ self.metric.root
 
     def dense(self) -> Candidate | None:
         """Return the matrix as it is, where the budget allows it."""
@@ -189,16 +191,26 @@ class _Search:
     def network(self, layout: MatrixLayout, bonds: tuple[int, ...]) -> Candidate | None:
         """Return an MPO, decomposed, with its actual error."""
         shape = layout.n_sites if layout.padded else (layout.row_dims, layout.col_dims)
+        if self.metric is not None:
+            return self._in_metric(layout, self.metric)
         if self.limit[0] == "rtol":
-            made = mpo(self.W, shape, metric=self.metric, rtol=self.limit[1])
-        elif self.metric is None:
-            made = mpo(self.W, shape, bonds=bonds)
+            made = mpo(self.W, shape, rtol=self.limit[1])
         else:
-            made = mpo(self.W, shape, metric=self.metric, max_params=int(self.limit[1]))
+            made = mpo(self.W, shape, bonds=bonds)
         error = 0.0 if made.certificate is None else made.certificate.relative_error
         costs = multiply_adds(made.layout, made.bond_dims, self.batch)
         inner = made.bond_dims[1:-1]
         return Candidate("mpo", made.layout, inner, made.n_params, error, costs)
+
+    def _in_metric(self, layout: MatrixLayout, metric: Metric) -> Candidate:
+        kind, value = self.limit
+        limits = (value, None) if kind == "rtol" else (None, int(value))
+        request = Request(None, None, limits[0], "central", limits[1])
+        made = decompose_metric(self.matrix, metric, layout, request, self.backend)
+        bonds = (1, *(int(core.shape[2]) for core in made.cores))
+        error, params = made.certificate.relative_error, layout.n_params(bonds)
+        costs = multiply_adds(layout, bonds, self.batch)
+        return Candidate("mpo", layout, bonds[1:-1], params, error, costs)
 
     def _most_rank(self) -> int:
         """Return the largest rank that the budget allows; 0 where not even rank 1 fits."""

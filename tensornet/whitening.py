@@ -77,9 +77,12 @@ def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> 
     _not_negative(spectrum, allowed, scale)
     # Below this an eigenvalue is rounding of the largest ones.
     floor = cols * 2.0**-52 * float(np.abs(spectrum).max())
-    kept = backend.like(np.where(spectrum > floor, spectrum, 0.0), vectors)
+    rank = int((spectrum > floor).sum())
+    kept, vectors = backend.like(spectrum[:rank].copy(), vectors), vectors[:, :rank]
     adjoint = backend.adjoint(vectors)
-    return Metric((vectors * kept) @ adjoint, (vectors * kept**0.5) @ adjoint, scale)
+    # Without directions to leave out it is its own product already.
+    clean = hermitian if rank == cols else (vectors * kept) @ adjoint
+    return Metric(clean, (vectors * kept**0.5) @ adjoint, scale)
 
 
 def column_site(layout: MatrixLayout) -> int | None:
