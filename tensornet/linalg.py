@@ -13,6 +13,8 @@ from tensornet.lapack_threads import one_thread
 from tensornet.truncation import Cut, Truncation
 from tensornet.typing import Array
 
+# Share of the squared norm that a narrower factor may miss: squares of rounding errors.
+_MISSED = 1e-28
 _EPS = 2.0**-52
 # Weight (squared) below which a Gram matrix in double precision says nothing: its eigenvalues
 # err by about m * eps * trace at most. A certificate good to seven digits needs far more.
@@ -179,6 +181,39 @@ def lower_root(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     with one_thread(rows):
         (r,) = qr(a.T.conj(), mode="r", check_finite=False)
     return np.asarray(r[:rows]).T.conj()
+
+
+def low_rank_root(a: np.ndarray[Any, Any], rank: int) -> np.ndarray[Any, Any]:
+    """Return L with L L^H = a a^H to rounding, of few columns where the rank is low.
+
+    The span of a random sketch is taken in place of that of all columns where it misses a share
+    of 1e-28 of the squared norm at most (Halko, Martinsson and Tropp 2011).
+
+    Parameters
+    ----------
+    a : ndarray, shape (m, n)
+        The matrix.
+    rank : int
+        About how many directions have more than a share of 1e-14 of the squared norm.
+
+    Examples
+    --------
+    >>> low = np.outer(np.arange(64.0), np.ones(100))
+    >>> low_rank_root(low, 1).shape, low_rank_root(np.eye(64), 64).shape
+    ((64, 16), (64, 64))
+    """
+    # Down to squares of rounding errors a decaying spectrum has about twice the rank.
+    width = 3 * rank + 13
+    if 4 * width > min(a.shape):
+        return lower_root(a)
+    sketch = a @ np.random.default_rng(0).standard_normal((a.shape[1], width))
+    with one_thread(width):
+        basis = np.linalg.qr(sketch)[0]
+    inside = basis.conj().T @ a
+    missing = a - basis @ inside
+    if np.vdot(missing, missing).real > _MISSED * np.vdot(a, a).real:
+        return lower_root(a)
+    return np.asarray(basis @ lower_root(inside))
 
 
 def singular_values(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -21,7 +21,7 @@ from tensornet.fronts import SHARE, Front, cleaned, front_of
 from tensornet.gram import gram_matrix
 from tensornet.layout import MatrixLayout
 from tensornet.limits import make_limits
-from tensornet.linalg import lower_root, singular_values
+from tensornet.linalg import low_rank_root, singular_values
 from tensornet.narrow import NARROW, SAFE_SHARE
 from tensornet.storage import carried
 from tensornet.truncation import still_right, tail_weights
@@ -131,7 +131,9 @@ class Unfoldings:
             return found
         if side not in self._exact:
             values = singular_values(self._root(side))
-            self._exact[side] = tail_weights(values**2) / self._total
+            whole = np.zeros(side.size)
+            whole[: len(values)] = values
+            self._exact[side] = tail_weights(whole**2) / self._total
         return self._exact[side]
 
     def further_work(self, layout: MatrixLayout) -> float:
@@ -144,7 +146,9 @@ class Unfoldings:
             for side in sides_of(layout)
             if side not in self._exact and not still_right(self._tail(side), self.trusted)
         }
-        held = (min([elements, *(k.size**2 for k in self._roots if k.holds(s))]) for s in new)
+        held = (
+            min([elements, *(r.size for k, r in self._roots.items() if k.holds(s))]) for s in new
+        )
         return sum(_exact_work(side.size, size) for side, size in zip(new, held, strict=True))
 
     def _shared(self, layout: MatrixLayout) -> bool:
@@ -176,13 +180,14 @@ class Unfoldings:
         """
         flat = self._flat(side)
         larger = [known for known in self._roots if known.holds(side)]
-        nearest = min(larger, key=lambda known: known.size, default=None)
-        if nearest is not None and nearest.size**2 < n_elements(flat):
-            found = lower_root(_regrouped(self._roots[nearest], nearest, side))
+        nearest = min(larger, key=lambda known: self._roots[known].size, default=None)
+        if nearest is not None and self._roots[nearest].size < n_elements(flat):
+            source = _regrouped(self._roots[nearest], nearest, side)
         else:
             wide = self._backend.cast(flat, work_dtype(dtype_name(flat)))
-            found = lower_root(self._backend.numbers(wide))
-        self._roots[side] = found
+            source = self._backend.numbers(wide)
+        rank = int((self._tail(side)[:-1] > self.trusted).sum())
+        self._roots[side] = found = low_rank_root(source, rank)
         return found
 
     def _product(self, side: Side) -> _Numbers:

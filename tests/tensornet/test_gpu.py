@@ -60,3 +60,25 @@ def test_saved_from_the_device(tmp_path):
     m = tn.mpo(torch.as_tensor(W, device="cuda"), SITES, max_bond=4)
     tn.save(m, tmp_path / "m.safetensors")
     assert torch.equal(tn.load(tmp_path / "m.safetensors").central, m.central.cpu())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("share", ["central", "auxiliary"])
+def test_joint_decompositions_stay_on_the_device(dtype, share):
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=(24, 24))
+    stack = mean + 0.3 * rng.normal(size=(4, 24, 24))
+    if dtype.startswith("complex"):
+        stack = stack + 1j * rng.normal(size=stack.shape)
+    source = torch.as_tensor(stack, device="cuda").to(getattr(torch, dtype))
+    found, host = (
+        tn.shared_mpo(one, SITES, share=share, max_bond=6) for one in (source, source.cpu())
+    )
+    cores = [core for m in found for core in m.cores]
+    assert {core.device for core in cores} == {source.device}
+    assert {core.dtype for core in cores} == {source.dtype}
+    for k, (ours, theirs) in enumerate(zip(found, host, strict=True)):
+        error = torch.linalg.norm(ours.to_matrix() - source[k]) / torch.linalg.norm(source[k])
+        assert ours.certificate.relative_error == pytest.approx(float(error), rel=1e-3, abs=1e-6)
+        other = theirs.certificate.relative_error
+        assert ours.certificate.relative_error == pytest.approx(other, rel=0.02, abs=1e-6)

@@ -114,7 +114,7 @@ def test_a_note_claims_nothing_that_is_rounding():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("limit", [{"rtol": 1e-5}, {"rtol": 0.1}, {"max_params": 500}])
 def test_no_spectrum_is_looked_at_again_where_no_value_is_small(dtype, limit, monkeypatch):
-    for place, name in ((unfoldings, "lower_root"), (unfoldings, "front_of")):
+    for place, name in ((unfoldings, "low_rank_root"), (unfoldings, "front_of")):
         monkeypatch.setattr(place, name, None)
     monkeypatch.setattr(TensorSource, "_exact", None)
     result = searched(NOISE.astype(dtype), **limit)

@@ -40,6 +40,24 @@ def test_every_layout_has_the_spectra_of_its_unfoldings(dtype, share):
                 assert tail == pytest.approx(expected, abs=1e-6 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_steep_spectra_are_right_far_below_the_noise_of_squares(dtype):
+    i, j = np.arange(240.0), np.arange(240.0)
+    data = (1 / (1 + i[:, None] + j)).astype(dtype)
+    data = data * np.exp(1j * (i[:, None] - j)) if dtype == "complex128" else data
+    shared = Unfoldings(data, backend_of(data), 1e-24)
+    for dims in ((15, 16), (60, 4), (6, 4, 10)):
+        layout = MatrixLayout(dims, dims[::-1])
+        tensor = layout.fold(data)
+        for k, tail in enumerate(shared.front(layout, 1e-24).tails, start=1):
+            flat = tensor.reshape(math.prod(layout.site_dims[:k]), -1)
+            s = np.linalg.svd(flat, compute_uv=False)
+            expected = np.append(np.cumsum(s[::-1] ** 2)[::-1], 0.0) / np.sum(s**2)
+            assert np.sqrt(tail) == pytest.approx(np.sqrt(expected), rel=1e-3, abs=1e-13)
+    narrow = [root for side, root in shared._roots.items() if root.shape[1] < side.size]
+    assert narrow
+
+
 def test_a_side_is_a_partial_trace_of_a_larger_one():
     inner = sides_of(MatrixLayout((2, 3, 4), (5, 4, 2)))
     assert [side.left for side in inner] == [True, False]
