@@ -24,6 +24,7 @@ if find_spec("triton") is None:
     collect_ignore += [
         "mpobert_plugin/add_kernel.py",
         "mpobert_plugin/half_kernel.py",
+        "mpobert_plugin/merge_kernel.py",
         "mpobert_plugin/unfold_kernel.py",
         "mpobert_plugin/train/attention_kernel.py",
     ]

@@ -12,9 +12,9 @@ from torch import Tensor
 from mpobert_plugin.half_join import half_join
 from mpobert_plugin.halves import HALF, exact
 from mpobert_plugin.joining import Joining, Pieces, fits_half, join
+from mpobert_plugin.merging import merged_left, merged_right
 from mpobert_plugin.rejoin import Rejoin
 from mpobert_plugin.spec import BankSpec
-from mpobert_plugin.thin import thin_product
 
 _ADAPTER = ("adapter_up", "adapter_down")
 
@@ -248,13 +248,7 @@ def _left_chain(cores: list[Tensor]) -> Tensor | None:
         return None
     chain = cores[0].squeeze(1)
     for core in cores[1:]:
-        a, rows, cols, bond = chain.shape
-        _, _, i, j, right = core.shape
-        merged = thin_product(
-            chain.reshape(a, rows * cols, bond), core.reshape(a, bond, i * j * right)
-        )
-        merged = merged.view(a, rows, cols, i, j, right).transpose(2, 3)
-        chain = merged.reshape(a, rows * i, cols * j, right)
+        chain = merged_left(chain, core)
     return chain
 
 
@@ -264,11 +258,5 @@ def _right_chain(cores: list[Tensor]) -> Tensor | None:
         return None
     chain = cores[-1].squeeze(-1)
     for core in reversed(cores[:-1]):
-        a, bond, rows, cols = chain.shape
-        _, left, i, j, _ = core.shape
-        merged = thin_product(
-            core.reshape(a, left * i * j, bond), chain.reshape(a, bond, rows * cols)
-        )
-        merged = merged.view(a, left, i, j, rows, cols).transpose(3, 4)
-        chain = merged.reshape(a, left, i * rows, j * cols)
+        chain = merged_right(core, chain)
     return chain
