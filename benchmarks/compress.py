@@ -6,7 +6,7 @@ sentence similarities (STS-B, mean pooling). No method is trained after the conv
 
 First ``--pack FOLDER`` gathers models (float16) and tokens from ``--models`` and ``--data``; then
 ``--packed FOLDER --out FILE`` measures: conversions on the CPU, scores on any device. A run that
-was stopped goes on where it was. ``--table FILE`` and ``--plot FILE PICTURE`` show the results.
+was stopped goes on where it was. ``--table FILES`` and ``--plot FILES PICTURE`` show the results.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def joint(groups: int, rank: int, n: int) -> Callable[[Any, Any], None]:
 def measured_by(kind: str, number: int, *, svd: bool = False) -> Callable[[Any, Any], int]:
     """Share a budget out by squared errors of one kind; matrices are put back as dense ones.
 
-    Kinds: "relative" and "absolute" errors of the matrices, or relative ones of their "output".
+    Kinds: "absolute" errors of the matrices, or relative ones of their "output".
     """
 
     def apply(model: Any, calibration: Any) -> int:
@@ -184,10 +184,11 @@ def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterato
         yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
     yield Trial("MPO by bond", setting, capped(number), calibrated)
     yield Trial("MPO by budget", setting, by_budget(number), calibrated)
-    for kind in ("relative", "output") if calibrated else ("relative", "absolute"):
-        yield Trial(f"MPO by {kind} squares", setting, measured_by(kind, number), calibrated)
-        apply = measured_by(kind, number, svd=True)
-        yield Trial(f"SVD by {kind} squares", setting, apply, calibrated)
+    # Relative errors of the matrices are what `convert` goes by.
+    kind = "output" if calibrated else "absolute"
+    yield Trial(f"MPO by {kind} squares", setting, measured_by(kind, number), calibrated)
+    apply = measured_by(kind, number, svd=True)
+    yield Trial(f"SVD by {kind} squares", setting, apply, calibrated)
 
 
 def _joined(groups: int, calibrated: bool) -> Iterator[Trial]:
@@ -230,6 +231,7 @@ def measure(task: Task, trial: Trial) -> dict[str, Any]:
 def run(options: argparse.Namespace) -> None:
     """Measure what is not in the file yet, and write after each trial."""
     first = time.perf_counter()
+    part, parts = (int(word) for word in options.part.split("/"))
     out = Path(options.out)
     rows: list[dict[str, Any]] = []
     for file in (*options.known, out):
@@ -240,12 +242,12 @@ def run(options: argparse.Namespace) -> None:
         if options.model and task.name not in options.model:
             continue
         done = {(row["model"], row["key"]) for row in rows}
-        for trial in trials(task.model):
+        for number, trial in enumerate(trials(task.model)):
             if options.quick and not _quick(trial):
                 continue
             if options.only and options.only not in trial.key:
                 continue
-            if (task.name, trial.key) in done:
+            if (task.name, trial.key) in done or number % parts != part:
                 continue
             if time.perf_counter() - first > options.seconds:
                 print(f"stopped after {options.seconds:g} s; run again to go on")
@@ -279,11 +281,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", nargs="*", help="only these: rxnfp, rxnmapper, minilm")
     parser.add_argument("--only", help="only trials whose key has this text")
+    parser.add_argument("--part", default="0/1", help="every n-th trial from k on: k/n")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so long")
     parser.add_argument("--rows", type=int, help="judge by so many reactions and pairs alone")
     parser.add_argument("--quick", action="store_true", help="few trials, by 50 rows unless told")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print tables of results")
-    parser.add_argument("--plot", nargs=2, metavar=("FILE", "PICTURE"))
+    parser.add_argument("--plot", nargs="+", metavar="FILE", help="results, then the picture")
     options = parser.parse_args()
     if options.quick and options.rows is None:
         options.rows = 50
@@ -292,7 +295,7 @@ def main() -> None:
     elif options.table:
         print(table(options.table))
     elif options.plot:
-        plot(*options.plot)
+        plot(options.plot[:-1], options.plot[-1])
     elif options.packed:
         run(options)
     else:

@@ -47,14 +47,14 @@ def table(files: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def plot(file: str, picture: str) -> None:
+def plot(files: Sequence[str], picture: str) -> None:
     """Draw scores against stored parameters, a panel for each model."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [row for row in read([file]) if "refused" not in row]
+    rows = [row for row in read(files) if "refused" not in row]
     names = list(dict.fromkeys(row["model"] for row in rows))
     figure, panels = plt.subplots(1, len(names), figsize=(6 * len(names), 5), squeeze=False)
     for name, panel in zip(names, panels[0], strict=True):
