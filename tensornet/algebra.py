@@ -20,7 +20,7 @@ from tensornet.errors import (
     DTypeError,
     NonFiniteError,
     OptionError,
-    ToleranceError,
+    RangeError,
     complaint,
 )
 from tensornet.layout import MatrixLayout
@@ -221,7 +221,7 @@ def stored(cores: Cores, like: Array, backend: Backend) -> Cores:
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If a core left the range of the element type.
     """
     dtype = dtype_name(like)
@@ -229,7 +229,7 @@ def stored(cores: Cores, like: Array, backend: Backend) -> Cores:
     for k, core in enumerate(kept):
         if not traced(core) and not backend.all_finite(core):
             remedy = "Scale the networks down first, or use a wider element type."
-            raise ToleranceError(
+            raise RangeError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
     return kept

@@ -109,6 +109,8 @@ def mpo(
     ToleranceError
         If ``rtol`` is not in (0, 1), below what the element type can keep, or cannot be met
         under the caps; the message says what can.
+    RangeError
+        If a core does not fit the range of the element type.
     OptionError
         If the gauge is unknown, options contradict each other, ``max_params`` is no integer or
         too small for any chain (the message says what the smallest takes), or the metric is not

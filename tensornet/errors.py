@@ -19,6 +19,10 @@ class ToleranceError(TensorNetError, ValueError):
     """A tolerance out of range, or one that cannot be kept under the other limits."""
 
 
+class RangeError(ToleranceError, OverflowError):
+    """Numbers beyond the range of their element type."""
+
+
 class OptionError(TensorNetError, ValueError):
     """An option with an unknown value, or options that contradict each other."""
 

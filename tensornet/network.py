@@ -134,7 +134,7 @@ class MPO(Chain):
             factors of the other.
         DTypeError, ArrayTypeError
             If the element types, libraries or devices differ.
-        ToleranceError
+        RangeError
             If a core of a product of MPOs leaves the range of its element type.
         """
         if isinstance(x, MPO):
@@ -270,7 +270,7 @@ class MPO(Chain):
         ------
         ShapeError
             If there is no such site.
-        ToleranceError
+        RangeError
             If all cores together cannot hold the norm.
         """
         moved = chains.moved(self._cores, self.center, site)

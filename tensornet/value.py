@@ -145,7 +145,7 @@ class Chain:
         ------
         ShapeError, DTypeError, ArrayTypeError
             If the sites, element types, libraries or devices differ.
-        ToleranceError
+        RangeError
             If a core leaves the range of its element type.
         """
         self._same_sites("m.hadamard(m2)", other)
@@ -178,6 +178,13 @@ class Chain:
 
         The element type stays, but a complex number makes a real network complex, as in
         numpy; in half precision it is refused.
+
+        Raises
+        ------
+        NonFiniteError, OptionError, ArrayTypeError, DTypeError
+            If the number is not finite, no number, or complex with half precision.
+        RangeError
+            If a core leaves the range of its element type.
         """
         return self._scaled("c in c * m", c)
 
