@@ -97,6 +97,27 @@ def tolerance(rtol: object, dtype: str, n_sites: int, solver: float = 0.0) -> fl
     return value
 
 
+def fraction(argument: str, value: object) -> float:
+    """Return a number stored / dense as a float in (0, 1].
+
+    Raises
+    ------
+    OptionError
+        If it is no number, or out of range.
+
+    Examples
+    --------
+    >>> fraction("ratio", 1)
+    1.0
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    # Compared as it is: a large integer is no float.
+    if not number or not 0.0 < value <= 1.0:  # type: ignore[operator]
+        remedy = "It is stored / dense."
+        raise OptionError(complaint(argument, "be a number in (0, 1]", repr(value), remedy))
+    return float(value)  # type: ignore[arg-type]
+
+
 def storage_error(dtype: str, n_sites: int) -> float:
     """Return about what storing the cores costs (relative).
 

@@ -284,6 +284,7 @@ class MPO(Chain):
         bonds: Bonds = None,
         rtol: float | None = None,
         max_params: int | None = None,
+        ratio: float | None = None,
     ) -> MPO:
         """Return the network with smaller bonds; its certificate is relative to this network.
 
@@ -297,10 +298,10 @@ class MPO(Chain):
         BondError, ToleranceError, OptionError
             As in :func:`tensornet.mpo`.
         """
-        limits = chains.Cutting(max_bond, bonds, rtol, max_params)
+        limits = chains.Cutting(max_bond, bonds, rtol, max_params, ratio)
         padded = self._layout.padded
         true_norm = norms.size(self._cores, self.center, self._layout) if padded else None
-        cut = chains.rounded(self._cores, self.center, limits, true_norm)
+        cut = chains.rounded(self._cores, self.center, limits, math.prod(self.shape), true_norm)
         cores, certificate = split(cut.cores, self._layout), cut.certificate
         if padded:
             certificate = without_padding(certificate, self._distance(cores))

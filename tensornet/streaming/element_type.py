@@ -58,9 +58,7 @@ def rounded_error(network: MPO, matrix: np.ndarray[Any, Any], dtype: str) -> flo
     cores = [read(raw(core, dtype), dtype) for core in network.cores]
     if not all(np.isfinite(core).all() for core in cores):
         given, remedy = "larger entries", "Store them in a wider type."
-        raise RangeError(
-            complaint("the cores", f"fit the range of {_NAMES[dtype]}", given, remedy)
-        )
+        raise RangeError(complaint("the cores", f"fit the range of {_NAMES[dtype]}", given, remedy))
     found = MPO(cores, layout.rows, layout.cols).to_matrix()
     squared = norm = 0.0
     step = max(_BLOCK // matrix.shape[1], 1)

@@ -20,8 +20,8 @@ from tensornet.errors import (
     FileAccessError,
     FileFormatError,
     MissingLibraryError,
-    ShapeError,
     RangeError,
+    ShapeError,
     ToleranceError,
 )
 from tensornet.stack_bases import stack_basis
