@@ -13,7 +13,7 @@ from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, move_center
 from tensornet.certificate import Certificate, magnified, raised
 from tensornet.chain_grams import Gathered, gathered
-from tensornet.checks import integer
+from tensornet.checks import integer, one_cap
 from tensornet.contract.chain import fuse
 from tensornet.errors import OptionError, ShapeError, complaint
 from tensornet.exponents import centered, gathered_first, near_one, shares
@@ -104,6 +104,7 @@ def rounded(
     one_budget(limits.rtol, limits.max_params)
     sites = tuple(math.prod(int(d) for d in core.shape[1:-1]) for core in cores)
     most = allowance(limits.max_params, limits.ratio, limits.rtol, dense, sites)
+    one_cap(limits.max_bond)
     caps = requested_bonds(sites, limits.max_bond, limits.bonds)
     backend, ready = _ready(cores, center)
     total = ready.weight

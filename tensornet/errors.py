@@ -73,6 +73,17 @@ class FormatWarning(UserWarning):
     """Something simpler than an MPO is the better form of a matrix."""
 
 
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, which takes an s in the plural unless that is given.
+
+    Examples
+    --------
+    >>> counted(1, "sweep"), counted(0, "sweep"), counted(2, "matrix", "matrices")
+    ('1 sweep', '0 sweeps', '2 matrices')
+    """
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
+
+
 def complaint(argument: str, expected: str, given: object, remedy: str = "") -> str:
     """Return the text of an error in the form that all of tensornet's errors have.
 

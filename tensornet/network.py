@@ -310,7 +310,14 @@ class MPO(Chain):
     def _product(self, other: MPO) -> MPO:
         self._same_elements("m @ m2", other)
         mine, others = self._layout, other._layout
-        if (mine.col_dims, mine.cols) != (others.row_dims, others.rows):
+        if mine.cols != others.rows:
+            expected = "have as many columns in the first as rows in the second"
+            given = f"{mine.rows}x{mine.cols} and {others.rows}x{others.cols}"
+            remedy = (
+                "m @ m2.T and m.T @ m2 have sizes that fit." if mine.shape == others.shape else ""
+            )
+            raise ShapeError(complaint("m @ m2", expected, given, remedy))
+        if mine.col_dims != others.row_dims:
             expected = "have the column factors of the first equal the row factors of the second"
             given = f"{mine.cols} as {mine.col_dims} and {others.rows} as {others.row_dims}"
             remedy = "Decompose one of the two with the factors of the other."

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensornet.backend import Backend, at_home, backend_of, dtype_name, work_dtype, working
 from tensornet.bonds import requested_bonds
-from tensornet.checks import array, choice, integer
+from tensornet.checks import array, choice, integer, one_cap
 from tensornet.contract.chain import contract_matrix
 from tensornet.cores import frobenius, relative_distance, seal
 from tensornet.errors import OptionError, RangeError, ShapeError, ToleranceError, complaint
@@ -131,6 +131,7 @@ def shared_mpo(
     layout = matrix_layout(rows, cols, shape, pad=pad)
     sites = _sites(share, layout.n_sites)
     members = _members(groups, n)
+    one_cap(max_bond)
     caps = requested_bonds(layout.site_dims, max_bond, bonds)
     each = _weights(weights, n)
     effort = _effort(max_sweeps, tol, rtol, progress)

@@ -9,7 +9,7 @@ from tensornet.backend import Backend, backend_of, dtype_name, shared_with_numpy
 from tensornet.bonds import requested_bonds, structural_bonds
 from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
-from tensornet.checks import storage_error
+from tensornet.checks import one_cap, storage_error
 from tensornet.errors import OptionError, complaint
 from tensornet.evening import evened
 from tensornet.fitting import Found, TensorSource, budget, fitted, one_budget
@@ -124,6 +124,7 @@ def requested_caps(site_dims: tuple[int, ...], request: Request) -> tuple[tuple[
     if request.max_params is not None:
         budget(request.max_params, site_dims)
     one_budget(request.rtol, request.max_params)
+    one_cap(request.max_bond)
     caps = requested_bonds(site_dims, request.max_bond, request.bonds)
     forced = isinstance(request.bonds, str)
     for name, value in request.budgets.items() if forced else ():

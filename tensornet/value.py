@@ -244,7 +244,7 @@ class Chain:
     def __array__(self, *_args: object, **_kwargs: object) -> Any:
         """Refuse: numpy would otherwise wrap the network in an array of objects."""
         remedy = f"Call .{'to_matrix' if hasattr(self, 'to_matrix') else 'to_tensor'}()."
-        given = f"a {type(self).__name__}"
+        given = f"{'an' if hasattr(self, 'to_matrix') else 'a'} {type(self).__name__}"
         raise ArrayTypeError(complaint("the array", "be an array of numbers", given, remedy))
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -140,10 +140,14 @@ def test_networks_that_do_not_go_together():
 
 
 def test_products_that_do_not_fit():
-    with pytest.raises(errors.ShapeError, match=r"got 23 as \(4, 3, 2\) and 21 as \(2, 3, 4\)"):
-        network(OTHER) @ network(SQUARE)
-    with pytest.raises(errors.ShapeError, match=r"23 as \(4, 3, 2\) and 24 as \(4, 3, 2\)"):
-        network(OTHER) @ network(tn.MatrixLayout((4, 3, 2), (2, 3, 4)))
+    text = r"as many columns in the first as rows in the second, got 21x23 and "
+    for other in (SQUARE, tn.MatrixLayout((4, 3, 2), (2, 3, 4))):
+        with pytest.raises(errors.ShapeError, match=rf"{text}{other.rows}x{other.cols}\.$"):
+            network(OTHER) @ network(other)
+    with pytest.raises(errors.ShapeError, match=rf"{text}21x23\. m @ m2\.T and m\.T @ m2 have"):
+        network(OTHER) @ network(OTHER)
+    with pytest.raises(errors.ShapeError, match=r"got 21 as \(2, 3, 4\) and 21 as \(4, 3, 2\)"):
+        network(SQUARE) @ network(tn.MatrixLayout((4, 3, 2), (2, 3, 4), 21, 21))
     with pytest.raises(errors.DTypeError, match="float64 and complex64"):
         network(SQUARE) @ network(SQUARE, dtype="complex64")
 
