@@ -188,7 +188,7 @@ def number(argument: str, c: object, like: Array) -> Any:
     if not (math.isfinite(plain.real) and math.isfinite(plain.imag)):
         raise NonFiniteError(complaint(argument, "be finite", plain))
     if is_complex and dtype_name(like) in HALF:
-        remedy = "Convert the network to float32 first."
+        remedy = "Convert the network first: m.astype('float32')."
         given = f"a complex number with a {dtype_name(like)} network"
         raise DTypeError(complaint(argument, "be real in half precision", given, remedy))
     # A number in torch's graph stays there.

@@ -340,8 +340,10 @@ class MPO(Chain):
     def _padding(self) -> MatrixLayout | None:
         return self._layout
 
-    def _fresh(self, cores: Cores) -> MPO:
-        return MPO._from(cores, self._layout, None, None)
+    def _fresh(
+        self, cores: Cores, center: int | None = None, certificate: Certificate | None = None
+    ) -> MPO:
+        return MPO._from(cores, self._layout, center, certificate)
 
     def account(self) -> Report:
         """Return the counts of elements against the dense matrix."""
