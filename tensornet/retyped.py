@@ -112,7 +112,7 @@ def _name_of(dtype: Any) -> str:
     if text.startswith("torch."):
         return text.removeprefix("torch.")
     try:
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype).name)
     except (TypeError, ValueError):
         return text
 
