@@ -20,7 +20,7 @@ from tensornet.errors import (
     DTypeError,
     NonFiniteError,
     OptionError,
-    ToleranceError,
+    RangeError,
     complaint,
 )
 from tensornet.layout import MatrixLayout
@@ -188,7 +188,7 @@ def number(argument: str, c: object, like: Array) -> Any:
     if not (math.isfinite(plain.real) and math.isfinite(plain.imag)):
         raise NonFiniteError(complaint(argument, "be finite", plain))
     if is_complex and dtype_name(like) in HALF:
-        remedy = "Convert the network to float32 first."
+        remedy = "Convert the network first: m.astype('float32')."
         given = f"a complex number with a {dtype_name(like)} network"
         raise DTypeError(complaint(argument, "be real in half precision", given, remedy))
     # A number in torch's graph stays there.
@@ -221,7 +221,7 @@ def stored(cores: Cores, like: Array, backend: Backend) -> Cores:
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If a core left the range of the element type.
     """
     dtype = dtype_name(like)
@@ -229,7 +229,7 @@ def stored(cores: Cores, like: Array, backend: Backend) -> Cores:
     for k, core in enumerate(kept):
         if not traced(core) and not backend.all_finite(core):
             remedy = "Scale the networks down first, or use a wider element type."
-            raise ToleranceError(
+            raise RangeError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
     return kept

@@ -152,7 +152,9 @@ def library_of(array: object, argument: str = "the array") -> str:
     if jax is not None and isinstance(array, jax.Array):
         return "jax"
     remedy = "Convert it first, for example with numpy.asarray."
-    if hasattr(array, "weight"):
+    if hasattr(array, "toarray"):
+        remedy = "A sparse matrix is made dense first: .toarray()."
+    elif hasattr(array, "weight"):
         remedy = "Pass its weight: .weight."
     given = f"{type(array).__module__}.{type(array).__qualname__}"
     raise ArrayTypeError(
@@ -178,8 +180,13 @@ def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
     for a in arrays:
         if dtype_name(a) not in DTYPES:
             expected = f"have an element type among {', '.join(DTYPES)}"
-            remedy = "Convert it to the precision you want, for example float64."
-            raise DTypeError(complaint(argument, expected, dtype_name(a), remedy))
+            given, remedy = dtype_name(a), "Convert it to the precision you want: .astype(float)."
+            if given == "object":
+                given = "object: its elements are Python objects"
+                remedy = "Make numbers of them first: .astype(float)."
+            elif names == {"pytorch"}:
+                remedy = "Convert it to the precision you want: .double()."
+            raise DTypeError(complaint(argument, expected, given, remedy))
     return load_backend(names.pop())
 
 

@@ -269,7 +269,7 @@ def _single(
             fold_into(folded, matrix, job.layout.row_dims, job.layout.col_dims)
         return decompose_tensor(folded, job.request, job.backend, fresh=True)
     except ToleranceError as error:
-        raise ToleranceError(f"W[{k}]: {error}") from None
+        raise type(error)(f"W[{k}]: {error}") from None
 
 
 def _cut(looked: Looked, job: _Job) -> Made:

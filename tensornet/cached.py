@@ -56,6 +56,10 @@ class CachedMPO:
         """The transpose, with a matrix of its own."""
         return CachedMPO(self._mpo.T)
 
+    def astype(self, dtype: Any) -> CachedMPO:
+        """Return the network in another element type, with a matrix of its own."""
+        return CachedMPO(self._mpo.astype(dtype))
+
     def to_matrix(self) -> Array:
         """Return the kept matrix, (rows, cols); do not change it (numpy's is read-only)."""
         if self._kept:

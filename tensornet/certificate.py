@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tensornet.errors import counted
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
@@ -268,7 +270,8 @@ class MetricCertificate(Certificate):
             f"at least {self.least_error:.6g} with these bonds" if self.least_error else "unknown"
         )
         swept = [
-            f"  at the start   {first:.6g}, then {self.sweeps} sweeps" for first in self.history
+            f"  at the start   {first:.6g}, then {counted(self.sweeps, 'sweep')}"
+            for first in self.history
         ]
         lines = [
             f"relative error   {self.metric_error:.6g} in the metric",

@@ -13,11 +13,11 @@ from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, move_center
 from tensornet.certificate import Certificate, magnified, raised
 from tensornet.chain_grams import Gathered, gathered
-from tensornet.checks import integer
+from tensornet.checks import integer, one_cap
 from tensornet.contract.chain import fuse
 from tensornet.errors import OptionError, ShapeError, complaint
 from tensornet.exponents import centered, gathered_first, near_one, shares
-from tensornet.fitting import ChainSource, fitted, one_budget
+from tensornet.fitting import ChainSource, allowance, fitted, one_budget
 from tensornet.limits import DOUBLE, certify, make_limits, noise
 from tensornet.storage import in_double, narrowed, weight
 from tensornet.typing import Bonds, Cores
@@ -35,6 +35,7 @@ class Cutting(NamedTuple):
     bonds: Bonds = None
     rtol: float | None = None
     max_params: int | None = None
+    ratio: float | None = None
 
 
 class Moved(NamedTuple):
@@ -88,28 +89,31 @@ def rounded(
     cores: Cores,
     center: int | None,
     limits: Cutting,
+    dense: int,
     true_norm: tuple[float, int] | None = None,
 ) -> Rounded:
     """Return fused cores cut to smaller bonds, with the norm in the central core.
 
-    Errors are relative to ``true_norm``, mantissa and exponent, where that is given: the norm of
-    a matrix without its padding. Where one core cannot hold the norm, all do together.
+    ``dense`` is the number of elements of the matrix or tensor. Errors are relative to
+    ``true_norm``, mantissa and exponent, where that is given: the norm of a matrix without its
+    padding. Where one core cannot hold the norm, all do together.
     """
     dtype, n = dtype_name(cores[0]), len(cores)
     if isinstance(limits.bonds, str):
         raise OptionError(complaint("bonds", "be numbers when rounding", repr(limits.bonds)))
     one_budget(limits.rtol, limits.max_params)
+    sites = tuple(math.prod(int(d) for d in core.shape[1:-1]) for core in cores)
+    most = allowance(limits.max_params, limits.ratio, limits.rtol, dense, sites)
+    one_cap(limits.max_bond)
+    caps = requested_bonds(sites, limits.max_bond, limits.bonds)
     backend, ready = _ready(cores, center)
-    caps = requested_bonds(
-        tuple(int(c.shape[1]) for c in ready.cores), limits.max_bond, limits.bonds
-    )
     total = ready.weight
     if true_norm is not None:
         total = math.ldexp(true_norm[0], true_norm[1] - ready.exponent) ** 2
     rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
     rules = replace(rules, noise=max(rules.noise, ready.cancelled**2 * total))
     source = ChainSource(ready.cores, ready.center, total, backend, ready.found)
-    swept = fitted(source, rules, limits.rtol, limits.max_params)
+    swept = fitted(source, rules, limits.rtol, most)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
     stored, at, storage = _stored(middle, n // 2, ready.exponent, dtype, backend)
     certificate = magnified(certify(swept, total, storage, 1.0), ready.exponent)

@@ -13,11 +13,13 @@ import numpy as np
 from tensornet.backend import Backend, backend_of, eps, library_of, traced, working
 from tensornet.errors import (
     ArrayTypeError,
+    BondError,
     NonFiniteError,
     OptionError,
     ShapeError,
     ToleranceError,
     complaint,
+    counted,
 )
 from tensornet.typing import Array
 
@@ -60,6 +62,17 @@ def integers(argument: str, values: object, error: type[Exception]) -> tuple[int
     return tuple(integer(f"{argument}[{k}]", v, 1, error) for k, v in enumerate(values))
 
 
+def one_cap(max_bond: object) -> None:
+    """Raise BondError where a cap for every bond is a list of caps."""
+    if isinstance(max_bond, str | bytes) or not isinstance(max_bond, Sequence | np.ndarray):
+        return
+    if isinstance(max_bond, np.ndarray) and max_bond.ndim == 0:
+        return  # a number
+    given = repr(max_bond) if len(max_bond) <= 8 else f"{len(max_bond)} values"
+    remedy = "Caps of single bonds are given as bonds=."
+    raise BondError(complaint("max_bond", "be one integer for every bond", given, remedy))
+
+
 def choice(argument: str, value: object, allowed: Sequence[str]) -> str:
     """Return ``value`` if it is one of the allowed words.
 
@@ -92,9 +105,32 @@ def tolerance(rtol: object, dtype: str, n_sites: int, solver: float = 0.0) -> fl
         raise ToleranceError(complaint("rtol", "be a number in (0, 1)", value, remedy))
     floor = 2.0 * storage_error(dtype, n_sites) + 2.0 * solver
     if value < floor:
-        remedy = f"{n_sites} cores in {dtype} come no closer; leave rtol out for exact."
+        remedy = (
+            f"{counted(n_sites, 'core')} in {dtype} cannot come closer; leave rtol out for exact."
+        )
         raise ToleranceError(complaint("rtol", f"be at least {floor:.2g}", f"{value:.2g}", remedy))
     return value
+
+
+def fraction(argument: str, value: object) -> float:
+    """Return a number stored / dense as a float in (0, 1].
+
+    Raises
+    ------
+    OptionError
+        If it is no number, or out of range.
+
+    Examples
+    --------
+    >>> fraction("ratio", 1)
+    1.0
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    # Compared as it is: a large integer is no float.
+    if not number or not 0.0 < value <= 1.0:  # type: ignore[operator]
+        remedy = "It is stored / dense."
+        raise OptionError(complaint(argument, "be a number in (0, 1]", repr(value), remedy))
+    return float(value)  # type: ignore[arg-type]
 
 
 def storage_error(dtype: str, n_sites: int) -> float:

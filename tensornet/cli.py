@@ -21,6 +21,10 @@ from tensornet import __version__
 from tensornet.errors import OptionError, ShapeError, TensorNetError, complaint
 
 UNUSABLE, INTERRUPTED = 2, 130
+_LIMITS = "max_bond|max_params|ratio|rtol"
+_OPTIONS = (
+    f"{_LIMITS}|batch|dtype|exclude|include|memory_limit|min_size|minimize|name|out|shape|sites"
+)
 
 app = typer.Typer(
     name="tensornet",
@@ -157,17 +161,12 @@ def search(
         import warnings
 
         import tensornet as tn
-        from tensornet.streaming import Options
         from tensornet.streaming.source import open_source
 
         entry = _named(open_source(source).entries, name)
-        if ratio is not None:
-            if max_params is not None:
-                raise OptionError(complaint("limits", "not name both max_params and ratio", "both"))
-            max_params = Options(ratio=ratio).budget(entry.n_elements)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the table says it already
-            found = tn.search_shape(entry.matrix(), max_params=max_params, rtol=rtol)
+            found = tn.search_shape(entry.matrix(), max_params=max_params, ratio=ratio, rtol=rtol)
         _show(found, as_json)
 
 
@@ -213,11 +212,24 @@ def _said(interrupted: str) -> Iterator[None]:
     try:
         yield
     except TensorNetError as error:
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"Error: {_flagged(str(error))}", err=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
         typer.echo(f"Interrupted. {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _flagged(text: str) -> str:
+    """Return what an error says of Python's options in words of the command line."""
+
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    text = re.sub(rf"(^|: )({_OPTIONS})(?= must )", lambda m: m[1] + flag(m[2]), text)
+    if text.startswith("limits must"):
+        text = re.sub(rf"\b({_LIMITS})\b", lambda m: flag(m[0]), text)
+    text = re.sub(r"(?<![\w./])overwrite=True\b", "--overwrite", text)
+    return re.sub(rf"(?<![\w./])({_LIMITS})=(?=\d)", lambda m: f"{flag(m[1])} ", text)
 
 
 @contextmanager
@@ -243,18 +255,15 @@ def _show(summary: Any, as_json: bool) -> None:
 
 
 def _named(entries: dict[str, Any], name: str) -> Any:
-    from difflib import get_close_matches
+    from tensornet.streaming.source import names_near
 
-    from tensornet.streaming.source import FLOATS
-
-    if name not in entries:
-        close = get_close_matches(name, entries, n=3, cutoff=0.3)
-        remedy = f"Close: {', '.join(close)}." if close else ""
+    entry, matrices = entries.get(name), [n for n, e in entries.items() if not e.no_matrix]
+    if entry is None:
+        remedy = names_near(name, matrices)
         raise OptionError(complaint("name", "be that of a tensor in the file", repr(name), remedy))
-    entry = entries[name]
-    if len(entry.shape) != 2 or entry.dtype not in FLOATS:
-        given = f"{entry.dtype} of shape {entry.shape}"
-        raise ShapeError(complaint("name", "be that of a matrix", given))
+    if entry.no_matrix:
+        given, remedy = f"{entry.dtype} of shape {entry.shape}", names_near(name, matrices)
+        raise ShapeError(complaint("name", "be that of a matrix", given, remedy))
     return entry
 
 

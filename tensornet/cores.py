@@ -102,7 +102,8 @@ def operand(name: str, x: object, core: Array, size: int, axis: int) -> Array:
     same_kind(name, a, core, backend)
     if dtype_name(a) != dtype_name(core):
         expected = f"have an operand of the network's element type {dtype_name(core)}"
-        raise DTypeError(complaint(name, expected, dtype_name(a), "Convert one of the two."))
+        remedy = f"Convert the operand, or the network: .astype({dtype_name(a)!r})."
+        raise DTypeError(complaint(name, expected, dtype_name(a), remedy))
     if a.ndim not in (1, 2) or int(a.shape[axis]) != size:
         where = "first" if axis == 0 else "last"
         expected = f"have a vector or matrix whose {where} dimension is {size}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tensornet.backend import at_home
@@ -10,6 +11,7 @@ from tensornet.certificate import without_padding
 from tensornet.checks import array, choice
 from tensornet.cores import distance_to, split
 from tensornet.errors import OptionError, complaint
+from tensornet.fitting import allowance
 from tensornet.gradient import differentiable_tensor
 from tensornet.layout import MatrixLayout, matrix_layout
 from tensornet.metric import decompose_metric
@@ -28,6 +30,7 @@ def mpo(
     bonds: Bonds = None,
     rtol: float | None = None,
     max_params: int | None = None,
+    ratio: float | None = None,
     gauge: Gauge = "central",
     metric: Array | None = None,
     differentiable: Differentiable = False,
@@ -67,6 +70,9 @@ def mpo(
         Most elements that all cores together may have. Bonds are chosen for the least error by
         the same bound; no single bond could be raised by one within the budget, unless nothing
         is discarded there. Not together with ``rtol``.
+    ratio : float, optional
+        ``max_params`` as a share of the elements of the matrix, in (0, 1]; of each matrix where
+        W is 3-D. Not together with ``rtol`` or ``max_params``.
     gauge : {"central", "left", "right", "symmetric", "identity"}
         Where the norm sits: in the central core (all others isometric), in the last core
         ("left": left-isometric cores), in the first ("right"), or in all, with the square roots
@@ -109,10 +115,13 @@ def mpo(
     ToleranceError
         If ``rtol`` is not in (0, 1), below what the element type can keep, or cannot be met
         under the caps; the message says what can.
+    RangeError
+        If a core does not fit the range of the element type.
     OptionError
-        If the gauge is unknown, options contradict each other, ``max_params`` is no integer or
-        too small for any chain (the message says what the smallest takes), or the metric is not
-        symmetric and positive semidefinite up to rounding.
+        If the gauge is unknown, options contradict each other, ``max_params`` is no integer,
+        ``ratio`` is not in (0, 1], one of them is too small for any chain (the message says what
+        the smallest takes), or the metric is not symmetric and positive semidefinite up to
+        rounding.
     NonFiniteError
         If W holds NaN or infinity; says how many and where.
     ArrayTypeError, DTypeError
@@ -140,7 +149,8 @@ def mpo(
     backend, matrix = array("W", W, 3 if many else 2)
     rows, cols = (int(d) for d in matrix.shape[-2:])
     layout = matrix_layout(rows, cols, shape, pad=pad)
-    request = Request(max_bond, bonds, rtol, gauge, max_params)
+    most = allowance(max_params, ratio, rtol, rows * cols, layout.site_dims)
+    request = Request(max_bond, bonds, rtol, gauge, most, ratio)
     if many:
         single_only(metric=metric is not None, differentiable=differentiable is not False)
         batch = decompose_batch(matrix, layout, request, backend)
@@ -176,6 +186,7 @@ def tt(
     bonds: Bonds = None,
     rtol: float | None = None,
     max_params: int | None = None,
+    ratio: float | None = None,
     gauge: Gauge = "central",
     differentiable: Differentiable = False,
 ) -> TensorTrain:
@@ -185,8 +196,8 @@ def tt(
     ----------
     T : Array, shape (d_1, ..., d_n)
         numpy array or torch tensor of at least one dimension; element types as in :func:`mpo`.
-    max_bond, bonds, rtol, max_params, gauge, differentiable
-        As in :func:`mpo`.
+    max_bond, bonds, rtol, max_params, ratio, gauge, differentiable
+        As in :func:`mpo`; the ratio is a share of the elements of the tensor.
 
     Returns
     -------
@@ -212,7 +223,9 @@ def tt(
     """
     choice("gauge", gauge, GAUGES)
     backend, tensor = array("T", T)
-    request = Request(max_bond, bonds, rtol, gauge, max_params)
+    sites = tuple(int(d) for d in tensor.shape)
+    most = allowance(max_params, ratio, rtol, math.prod(sites), sites)
+    request = Request(max_bond, bonds, rtol, gauge, most, ratio)
     if differentiable is False:
         made = decompose_tensor(tensor, request, backend)
     else:

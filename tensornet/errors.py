@@ -19,6 +19,10 @@ class ToleranceError(TensorNetError, ValueError):
     """A tolerance out of range, or one that cannot be kept under the other limits."""
 
 
+class RangeError(ToleranceError, OverflowError):
+    """Numbers beyond the range of their element type."""
+
+
 class OptionError(TensorNetError, ValueError):
     """An option with an unknown value, or options that contradict each other."""
 
@@ -67,6 +71,17 @@ class MissingLibraryError(TensorNetError, ImportError):
 
 class FormatWarning(UserWarning):
     """Something simpler than an MPO is the better form of a matrix."""
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, which takes an s in the plural unless that is given.
+
+    Examples
+    --------
+    >>> counted(1, "sweep"), counted(0, "sweep"), counted(2, "matrix", "matrices")
+    ('1 sweep', '0 sweeps', '2 matrices')
+    """
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def complaint(argument: str, expected: str, given: object, remedy: str = "") -> str:

@@ -10,7 +10,7 @@ import math
 
 from tensornet.backend import Backend
 from tensornet.canonical import gather_step, move_left, move_right
-from tensornet.errors import ToleranceError, complaint
+from tensornet.errors import RangeError, complaint, counted
 from tensornet.storage import scaled
 from tensornet.typing import Array, Cores
 
@@ -61,7 +61,7 @@ def shares(
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If that would leave the range too.
     """
     low, high = _RANGES[dtype]
@@ -75,9 +75,9 @@ def shares(
     if low < min(parts) <= max(parts) + max(top, 0) <= high:
         return parts
     expected = f"have a norm that its cores can hold in {dtype}"
-    given = f"about 2**{exponent} in {n} cores"
+    given = f"about 2**{exponent} in {counted(n, 'core')}"
     remedy = "Scale its cores towards one first, or use a wider element type."
-    raise ToleranceError(complaint("the network", expected, given, remedy))
+    raise RangeError(complaint("the network", expected, given, remedy))
 
 
 def _balanced(cores: Cores, center: int | None, backend: Backend) -> tuple[Cores, int]:

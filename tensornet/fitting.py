@@ -14,7 +14,7 @@ from tensornet.bonds import chain_params, even_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import schmidt_form
 from tensornet.chain_grams import Gathered, gathered_tails, round_gathered
-from tensornet.checks import integer
+from tensornet.checks import fraction, integer
 from tensornet.errors import OptionError, complaint
 from tensornet.limits import within
 from tensornet.narrow import NARROW, SAFE_SHARE
@@ -191,6 +191,62 @@ def budget(max_params: object, sites: Sequence[int]) -> int:
         expected = f"be at least {smallest}, the parameters of the chain whose bonds are all 1"
         raise OptionError(complaint("max_params", expected, number))
     return number
+
+
+def allowance(
+    max_params: int | None, ratio: float | None, rtol: object, dense: int, sites: Sequence[int]
+) -> int | None:
+    """Return the most parameters of a chain with these sites: those of ``ratio`` if it is given.
+
+    ``dense`` is the number of elements that the ratio is a share of.
+
+    Raises
+    ------
+    OptionError
+        If the ratio is out of range, comes with another limit, or allows no chain.
+
+    Examples
+    --------
+    >>> allowance(None, 0.5, None, 4096, (64, 64))
+    2048
+    """
+    if ratio is None:
+        return max_params
+    number = ratio_budget(ratio, dense, max_params=max_params, rtol=rtol)
+    if number < sum(sites):
+        raise below_ratio(ratio, sum(sites), dense)
+    return number
+
+
+def ratio_budget(ratio: object, dense: int, **others: object) -> int:
+    """Return how many parameters a share of ``dense`` elements is, which comes with no other limit.
+
+    Raises
+    ------
+    OptionError
+        If the share is no number in (0, 1], or one of the ``others`` is given too.
+    """
+    number = fraction("ratio", ratio)
+    for name, value in others.items():
+        if value is not None:
+            remedy = "Leave one of them out."
+            raise OptionError(
+                complaint("ratio", f"not come with {name}", f"{name}={value}", remedy)
+            )
+    return int(number * dense)
+
+
+def below_ratio(ratio: object, smallest: int, dense: int) -> OptionError:
+    """Return the error for a share that not even the smallest chain can keep."""
+    chain = f"the {smallest} parameters of the chain whose bonds are all 1"
+    if smallest > dense:
+        return OptionError(complaint("ratio", f"be left out: {chain} exceed {dense}", ratio))
+    step = 10.0 ** (math.floor(math.log10(smallest / dense)) - 3)
+    count = math.floor(smallest / dense / step)
+    # The number that is said must do, and is rounded twice: when it is written and when it is used.
+    while int(float(f"{count * step:.4g}") * dense) < smallest:
+        count += 1
+    return OptionError(complaint("ratio", f"be at least {count * step:.4g}, {chain}", ratio))
 
 
 def one_budget(rtol: object, max_params: object) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tensornet.backend import Backend, dtype_name, eps, library_of, work_dtype
 from tensornet.checks import finite
-from tensornet.errors import ArrayTypeError, DerivativeError, OptionError, complaint
+from tensornet.errors import ArrayTypeError, DerivativeError, OptionError, complaint, counted
 from tensornet.gram import divided
 from tensornet.linalg import thin_svd
 from tensornet.single import Made, Request, decompose_tensor, requested_caps
@@ -196,7 +196,7 @@ def _split(s: np.ndarray[Any, Any], rule: _Rule) -> DerivativeError:
     spread = rule.tie * s[r - 1]
     group = np.flatnonzero(np.abs(s - s[r - 1]) <= spread)
     last, first = int(group[-1]) + 1, int(group[0])
-    remedy = f"Keep {last} values there" + (f" or {first}" if first else "")
+    remedy = f"Keep {counted(last, 'value')} there" + (f" or {first}" if first else "")
     remedy += ", or take differentiable='subgradient'."
     given = f"{rule.scale * s[r - 1]:.9g} and {rule.scale * s[r]:.9g}"
     return DerivativeError(

@@ -20,6 +20,7 @@ from tensornet.errors import (
     OptionError,
     ShapeError,
     complaint,
+    counted,
 )
 from tensornet.network import MPO, TensorTrain
 from tensornet.typing import Array
@@ -300,7 +301,7 @@ def _check_open(source: Any, tensors: list[Any]) -> None:
         remedy = "Chains here have open ends; a ring of bond b is a chain of bond b * b."
         raise BondError(complaint("source", "have open ends", "a cyclic network", remedy))
     if len(source.tensors) != len(tensors) or any(isinstance(t, tuple) for t in tensors):
-        given = f"{len(source.tensors)} tensors at {len(tensors)} sites"
+        given = f"{counted(len(source.tensors), 'tensor')} at {counted(len(tensors), 'site')}"
         remedy = "Contract the tensors of a site first."
         raise ShapeError(complaint("source", "have one tensor at each site", given, remedy))
 

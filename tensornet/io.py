@@ -19,6 +19,7 @@ from tensornet.errors import (
     ShapeError,
     TensorNetError,
     complaint,
+    counted,
 )
 from tensornet.network import MPO, TensorTrain
 from tensornet.record import core_names, described, dtypes, restored_from
@@ -123,8 +124,8 @@ def load(
         raise OptionError(complaint("library", "have bfloat16 numbers", repr(wanted), remedy))
     names = core_names(record)
     if sorted(file.arrays) != sorted(names):
-        given = f"{len(file.arrays)} tensors"
-        raise FileFormatError(complaint("path", f"hold {len(names)} cores", given))
+        given = counted(len(file.arrays), "tensor")
+        raise FileFormatError(complaint("path", f"hold {counted(len(names), 'core')}", given))
     owned = wanted == "torch" and not mmap  # torch shares memory, and its tensors can change
     try:
         cores = {

@@ -12,7 +12,7 @@ import numpy as np
 from tensornet.backend import backend_of
 from tensornet.bonds import structural_bonds
 from tensornet.checks import integer, integers
-from tensornet.errors import BondError, OptionError, ShapeError, complaint
+from tensornet.errors import BondError, OptionError, ShapeError, complaint, counted
 from tensornet.factorize import factorize, next_fair
 from tensornet.interleave import fold, unfold
 from tensornet.typing import Array, ShapeSpec
@@ -130,7 +130,7 @@ class MatrixLayout:
         """
         bond_dims = integers("bond_dims", bond_dims, ShapeError)
         if len(bond_dims) != self.n_sites + 1:
-            expected = f"have {self.n_sites + 1} entries for {self.n_sites} sites"
+            expected = f"have {self.n_sites + 1} entries for {counted(self.n_sites, 'site')}"
             raise ShapeError(complaint("bond_dims", expected, len(bond_dims)))
         return tuple(zip(bond_dims[:-1], self.row_dims, self.col_dims, bond_dims[1:], strict=True))
 

@@ -134,7 +134,7 @@ class MPO(Chain):
             factors of the other.
         DTypeError, ArrayTypeError
             If the element types, libraries or devices differ.
-        ToleranceError
+        RangeError
             If a core of a product of MPOs leaves the range of its element type.
         """
         if isinstance(x, MPO):
@@ -270,7 +270,7 @@ class MPO(Chain):
         ------
         ShapeError
             If there is no such site.
-        ToleranceError
+        RangeError
             If all cores together cannot hold the norm.
         """
         moved = chains.moved(self._cores, self.center, site)
@@ -284,6 +284,7 @@ class MPO(Chain):
         bonds: Bonds = None,
         rtol: float | None = None,
         max_params: int | None = None,
+        ratio: float | None = None,
     ) -> MPO:
         """Return the network with smaller bonds; its certificate is relative to this network.
 
@@ -297,10 +298,10 @@ class MPO(Chain):
         BondError, ToleranceError, OptionError
             As in :func:`tensornet.mpo`.
         """
-        limits = chains.Cutting(max_bond, bonds, rtol, max_params)
+        limits = chains.Cutting(max_bond, bonds, rtol, max_params, ratio)
         padded = self._layout.padded
         true_norm = norms.size(self._cores, self.center, self._layout) if padded else None
-        cut = chains.rounded(self._cores, self.center, limits, true_norm)
+        cut = chains.rounded(self._cores, self.center, limits, math.prod(self.shape), true_norm)
         cores, certificate = split(cut.cores, self._layout), cut.certificate
         if padded:
             certificate = without_padding(certificate, self._distance(cores))
@@ -309,7 +310,14 @@ class MPO(Chain):
     def _product(self, other: MPO) -> MPO:
         self._same_elements("m @ m2", other)
         mine, others = self._layout, other._layout
-        if (mine.col_dims, mine.cols) != (others.row_dims, others.rows):
+        if mine.cols != others.rows:
+            expected = "have as many columns in the first as rows in the second"
+            given = f"{mine.rows}x{mine.cols} and {others.rows}x{others.cols}"
+            remedy = (
+                "m @ m2.T and m.T @ m2 have sizes that fit." if mine.shape == others.shape else ""
+            )
+            raise ShapeError(complaint("m @ m2", expected, given, remedy))
+        if mine.col_dims != others.row_dims:
             expected = "have the column factors of the first equal the row factors of the second"
             given = f"{mine.cols} as {mine.col_dims} and {others.rows} as {others.row_dims}"
             remedy = "Decompose one of the two with the factors of the other."
@@ -332,8 +340,10 @@ class MPO(Chain):
     def _padding(self) -> MatrixLayout | None:
         return self._layout
 
-    def _fresh(self, cores: Cores) -> MPO:
-        return MPO._from(cores, self._layout, None, None)
+    def _fresh(
+        self, cores: Cores, center: int | None = None, certificate: Certificate | None = None
+    ) -> MPO:
+        return MPO._from(cores, self._layout, center, certificate)
 
     def account(self) -> Report:
         """Return the counts of elements against the dense matrix."""

@@ -14,6 +14,7 @@ from tensornet.candidates import Candidate, SearchResult, multiply_adds, ranked,
 from tensornet.checks import array, describe, integer, storage_error, tolerance
 from tensornet.decompose import mpo
 from tensornet.errors import FormatWarning, OptionError, ShapeError, complaint
+from tensornet.fitting import below_ratio, ratio_budget
 from tensornet.fronts import SHARE
 from tensornet.gram import row_weights
 from tensornet.layout import MAX_SITES, MatrixLayout
@@ -36,6 +37,7 @@ def search_shape(
     W: Array,
     *,
     max_params: int | None = None,
+    ratio: float | None = None,
     rtol: float | None = None,
     n: int | Iterable[int] = (2, 3, 4, 5, 6),
     batch: int = 1,
@@ -44,8 +46,8 @@ def search_shape(
 ) -> SearchResult:
     """Return chains of many shapes for one matrix, the plain SVD and the dense matrix, ranked.
 
-    Under ``max_params`` the least error comes first, under ``rtol`` the fewest parameters; errors
-    that are rounding of the element type and the solver count as none.
+    Under ``max_params`` or ``ratio`` the least error comes first, under ``rtol`` the fewest
+    parameters; errors that are rounding of the element type and the solver count as none.
     Layouts are compared by what the spectra of their unfoldings promise; the ``top`` ones are
     decomposed, and their actual errors decide.
 
@@ -55,8 +57,10 @@ def search_shape(
         The matrix.
     max_params : int, optional
         Most parameters that may be stored.
+    ratio : float, optional
+        The same as a share of the elements of the matrix, in (0, 1].
     rtol : float, optional
-        Largest relative error. One of the two must be given.
+        Largest relative error. One of the three must be given.
     n : int or iterable of int
         Numbers of sites to try.
     batch : int
@@ -80,7 +84,7 @@ def search_shape(
     Raises
     ------
     OptionError
-        If not exactly one limit is given, or nothing fits the budget.
+        If not exactly one limit is given, one is out of range, or nothing fits the budget.
     ToleranceError, ShapeError, NonFiniteError, ArrayTypeError, DTypeError
         As in :func:`mpo`.
 
@@ -92,7 +96,7 @@ def search_shape(
     ('mpo', (1,), 128)
     """
     backend, matrix = array("W", W, 2)
-    limit = _limit(matrix, max_params, rtol)
+    limit = _limit(matrix, max_params, ratio, rtol)
     sites, batch = _sites(n), integer("batch", batch, 1, ShapeError)
     top = integer("top", top, 1, OptionError)
     layouts = affordable(layouts_of(int(matrix.shape[0]), int(matrix.shape[1]), sites))
@@ -106,6 +110,8 @@ def search_shape(
     rows = ranked(forms, by_params=rtol is not None, noise=exact)
     if not rows:
         smallest = min(sum(layout.site_dims) for layout in layouts)
+        if ratio is not None:
+            raise below_ratio(ratio, smallest, search.rows * search.cols)
         expected = f"be at least {smallest}, the parameters of the smallest chain"
         raise OptionError(complaint("max_params", expected, max_params))
     result = SearchResult(rows, (search.rows, search.cols), limit, batch, metric is not None, exact)
@@ -115,10 +121,14 @@ def search_shape(
     return result
 
 
-def _limit(matrix: Array, max_params: object, rtol: object) -> tuple[str, float]:
-    if (max_params is None) == (rtol is None):
-        given = "neither" if rtol is None else "both"
-        raise OptionError(complaint("limits", "be max_params or rtol, one of them", given))
+def _limit(matrix: Array, max_params: object, ratio: object, rtol: object) -> tuple[str, float]:
+    limits = {"max_params": max_params, "ratio": ratio, "rtol": rtol}
+    given = [name for name, value in limits.items() if value is not None]
+    if len(given) != 1:
+        expected, text = "be one of max_params, ratio and rtol", " and ".join(given) or "none"
+        raise OptionError(complaint("limits", expected, text))
+    if ratio is not None:
+        return "max_params", ratio_budget(ratio, math.prod(int(d) for d in matrix.shape))
     if rtol is None:
         return "max_params", integer("max_params", max_params, 1, OptionError)
     return "rtol", tolerance(rtol, dtype_name(matrix), 2)

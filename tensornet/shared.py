@@ -12,10 +12,10 @@ import numpy as np
 
 from tensornet.backend import Backend, at_home, backend_of, dtype_name, work_dtype, working
 from tensornet.bonds import requested_bonds
-from tensornet.checks import array, choice, integer
+from tensornet.checks import array, choice, integer, one_cap
 from tensornet.contract.chain import contract_matrix
 from tensornet.cores import frobenius, relative_distance, seal
-from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
+from tensornet.errors import OptionError, RangeError, ShapeError, ToleranceError, complaint
 from tensornet.joint import Joint
 from tensornet.joint_finish import balanced, split_sites
 from tensornet.joint_fit import Effort, fit
@@ -109,7 +109,7 @@ def shared_mpo(
         If an option is out of range, or nothing or everything is shared.
     BondError, NonFiniteError, ArrayTypeError, DTypeError
         As in :func:`tensornet.mpo`.
-    ToleranceError
+    RangeError
         If a core does not fit the range of the element type.
 
     References
@@ -131,6 +131,7 @@ def shared_mpo(
     layout = matrix_layout(rows, cols, shape, pad=pad)
     sites = _sites(share, layout.n_sites)
     members = _members(groups, n)
+    one_cap(max_bond)
     caps = requested_bonds(layout.site_dims, max_bond, bonds)
     each = _weights(weights, n)
     effort = _effort(max_sweeps, tol, rtol, progress)
@@ -209,7 +210,7 @@ def _narrowed(cores: Cores, dtype: str, backend: Backend) -> Cores:
             small = backend.own(backend.cast(core, dtype))
         if not backend.all_finite(small):
             remedy = "Scale the matrices down, or use a wider element type."
-            raise ToleranceError(
+            raise RangeError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
         stored.append(small)

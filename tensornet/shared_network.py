@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensornet.accounting import Report, count
 from tensornet.certificate import Certificate, SharedCertificate
+from tensornet.errors import counted
 from tensornet.network import MPO
 from tensornet.typing import Cores
 
@@ -92,11 +93,11 @@ class SharedMPO:
 
     def __repr__(self) -> str:
         report, (rows, cols) = self.account(), self.mpos[0].shape
-        text = f"SharedMPO({len(self)} of {rows}x{cols} in {len(self.groups)} "
-        text += f"group{'s' if len(self.groups) > 1 else ''}, sites {list(self.share)} shared, "
+        text = f"SharedMPO({len(self)} of {rows}x{cols} in "
+        text += f"{counted(len(self.groups), 'group')}, sites {list(self.share)} shared, "
         text += f"bonds {list(self.bond_dims[1:-1])}, {report.unique:,} parameters "
         text += f"({report.ratio:.4g} of dense{': larger' if report.ratio > 1 else ''})"
         error = self.relative_error
         text += "" if error is None else f", relative error {error:.3g}"
         ended = "" if self.converged else ", not converged"
-        return f"{text}, {self.sweeps} sweeps{ended})"
+        return f"{text}, {counted(self.sweeps, 'sweep')}{ended})"

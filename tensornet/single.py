@@ -9,7 +9,7 @@ from tensornet.backend import Backend, backend_of, dtype_name, shared_with_numpy
 from tensornet.bonds import requested_bonds, structural_bonds
 from tensornet.canonical import move_center, symmetric
 from tensornet.certificate import Certificate
-from tensornet.checks import storage_error
+from tensornet.checks import one_cap, storage_error
 from tensornet.errors import OptionError, complaint
 from tensornet.evening import evened
 from tensornet.fitting import Found, TensorSource, budget, fitted, one_budget
@@ -29,6 +29,14 @@ class Request(NamedTuple):
     rtol: float | None
     gauge: str
     max_params: int | None = None
+    ratio: float | None = None  # where ``max_params`` was given as one
+
+    @property
+    def budgets(self) -> dict[str, object]:
+        """The tolerance or the number of parameters, under the name that the user gave it."""
+        size = {"max_params": self.max_params} if self.ratio is None else {"ratio": self.ratio}
+        asked = {"rtol": self.rtol, **(size if self.max_params is not None else {})}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 class Made(NamedTuple):
@@ -116,12 +124,10 @@ def requested_caps(site_dims: tuple[int, ...], request: Request) -> tuple[tuple[
     if request.max_params is not None:
         budget(request.max_params, site_dims)
     one_budget(request.rtol, request.max_params)
+    one_cap(request.max_bond)
     caps = requested_bonds(site_dims, request.max_bond, request.bonds)
     forced = isinstance(request.bonds, str)
-    for name in ("rtol", "max_params"):
-        value = getattr(request, name)
-        if not forced or value is None:
-            continue
+    for name, value in request.budgets.items() if forced else ():
         given = f"{name}={value}"
         remedy = "Leave one of them out."
         raise OptionError(complaint("bonds", f"not be 'full' with {name}", given, remedy))
@@ -131,7 +137,7 @@ def requested_caps(site_dims: tuple[int, ...], request: Request) -> tuple[tuple[
 def _identity(tensor: Array, caps: tuple[int, ...], request: Request, norm: float) -> Made:
     backend = backend_of(tensor)
     sites = tuple(int(d) for d in tensor.shape)
-    budgets = [name for name in ("rtol", "max_params") if getattr(request, name) is not None]
+    budgets = list(request.budgets)
     if budgets or caps != structural_bonds(sites):
         given = budgets[0] if budgets else f"bonds {list(caps[1:-1])}"
         remedy = f"It is for exact networks, with bonds {list(structural_bonds(sites)[1:-1])}."

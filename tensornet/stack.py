@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, overload
 
+from tensornet import retyped
 from tensornet.accounting import Report, count
 from tensornet.backend import Backend, backend_of, dtype_name, n_elements
 from tensornet.certificate import Certificate
@@ -145,6 +146,21 @@ class MPOBatch:
         full = backend.cast(contract_stack(wide, self._layout, backend), dtype)
         # The only core of a single site is the matrix: give a copy, not a view of it.
         return backend.copy(full) if self.n_sites == 1 else full
+
+    def astype(self, dtype: Any) -> MPOBatch:
+        """Return the matrices in another element type; see :meth:`tensornet.MPO.astype`."""
+        mine, name = dtype_name(self._cores[0]), retyped.wanted_type(dtype, self._cores[0])
+        if name == mine:
+            return self
+        cores, known = retyped.converted(self._cores, name), self.certificates
+        found = []
+        for k in range(len(self)):
+            one, own = (tuple(core[k] for core in both) for both in (cores, self._cores))
+            certificate = None if known is None else known[k]
+            found.append(retyped.certified(certificate, retyped.lost(one, own)))
+        some = tuple(c for c in found if c is not None)
+        center = retyped.kept(self.center, mine, name)
+        return MPOBatch._from(cores, self._layout, center, some if len(some) == len(self) else None)
 
     def account(self) -> Report:
         """Return the counts of elements against the dense matrices."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, is_complex, work_dtype
-from tensornet.errors import ToleranceError, complaint
+from tensornet.errors import RangeError, complaint
 from tensornet.typing import Array, Cores
 
 Numbers = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ def narrowed_stack(
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If a core has entries beyond the range of the element type.
     """
     stored, squares = [], np.zeros(int(cores[0].shape[0]))
@@ -80,7 +80,7 @@ def narrowed_stack(
             small = backend.cast(full, dtype)
         if not backend.all_finite(small):
             remedy = "Another gauge spreads the norm differently; else use a wider element type."
-            raise ToleranceError(
+            raise RangeError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
         if dtype != work_dtype(dtype):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensornet.backend import Backend, backend_of, dtype_name, work_dtype, working
-from tensornet.errors import ToleranceError, complaint
+from tensornet.errors import RangeError, complaint
 from tensornet.gram import divided, square_distance, square_norm
 from tensornet.typing import Array, Cores
 
@@ -85,7 +85,7 @@ def narrowed(
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If a core has entries beyond the range of the element type.
     """
     stored, squares = [], 0.0
@@ -98,7 +98,7 @@ def narrowed(
             small = backend.cast(core if factor == 1.0 else core * factor, dtype)
         if not backend.all_finite(small):
             remedy = "Another gauge spreads the norm differently; else use a wider element type."
-            raise ToleranceError(
+            raise RangeError(
                 complaint(f"core {k}", f"fit the range of {dtype}", "larger entries", remedy)
             )
         lost = square_distance(small, core, factor, backend)

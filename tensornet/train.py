@@ -101,11 +101,11 @@ class TensorTrain(Chain):
         bonds: Bonds = None,
         rtol: float | None = None,
         max_params: int | None = None,
+        ratio: float | None = None,
     ) -> TensorTrain:
         """Return the train with smaller bonds; see :meth:`MPO.round`."""
-        cut = chains.rounded(
-            self._cores, self.center, chains.Cutting(max_bond, bonds, rtol, max_params)
-        )
+        limits = chains.Cutting(max_bond, bonds, rtol, max_params, ratio)
+        cut = chains.rounded(self._cores, self.center, limits, math.prod(self.shape))
         return TensorTrain._from(cut.cores, cut.center, cut.certificate)
 
     def account(self) -> Report:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tensornet import algebra, chains, norms
+from tensornet import algebra, chains, norms, retyped
 from tensornet.backend import backend_of, dtype_name, n_elements
 from tensornet.certificate import Certificate
 from tensornet.checks import describe, integer, same_kind
@@ -136,6 +136,41 @@ class Chain:
         """Return the decimal logarithm of the norm, however large or small; -inf for zero."""
         return norms.size(self._cores, self.center, self._padding()).log10
 
+    def astype(self, dtype: Any) -> Self:
+        """Return the network in another element type; itself if it is of that type already.
+
+        Narrower types round the cores, which the certificate adds to its ``storage_error``; a
+        certificate in a metric is dropped then. In a wider type no ``center`` is claimed: cores
+        are isometric to the digits of the narrower one. Gradients of torch pass through.
+
+        Parameters
+        ----------
+        dtype : str, or type of numpy or torch
+            float16, bfloat16, float32, float64, complex64 or complex128. numpy by itself has no
+            bfloat16.
+
+        Raises
+        ------
+        DTypeError
+            If it is another type, or a complex network would become real.
+        RangeError
+            If entries of a core are too large for it, or all of them too small.
+
+        Examples
+        --------
+        >>> import tensornet as tn
+        >>> m = tn.mpo(np.diag([1.0, 2.0, 3.0, 4.0]), 2)
+        >>> small = m.astype("float32")
+        >>> str(small.dtype), small.center, small.certificate.storage_error < 1e-7
+        ('float32', 1, True)
+        """
+        mine, name = dtype_name(self._cores[0]), retyped.wanted_type(dtype, self._cores[0])
+        if name == mine:
+            return self
+        cores = retyped.converted(self._cores, name)
+        certificate = retyped.certified(self.certificate, retyped.lost(cores, self._cores))
+        return self._fresh(cores, retyped.kept(self.center, mine, name), certificate)
+
     def hadamard(self, other: Self) -> Self:
         """Return the entrywise product with a network of the same sites; bonds multiply.
 
@@ -145,7 +180,7 @@ class Chain:
         ------
         ShapeError, DTypeError, ArrayTypeError
             If the sites, element types, libraries or devices differ.
-        ToleranceError
+        RangeError
             If a core leaves the range of its element type.
         """
         self._same_sites("m.hadamard(m2)", other)
@@ -178,6 +213,13 @@ class Chain:
 
         The element type stays, but a complex number makes a real network complex, as in
         numpy; in half precision it is refused.
+
+        Raises
+        ------
+        NonFiniteError, OptionError, ArrayTypeError, DTypeError
+            If the number is not finite, no number, or complex with half precision.
+        RangeError
+            If a core leaves the range of its element type.
         """
         return self._scaled("c in c * m", c)
 
@@ -221,7 +263,8 @@ class Chain:
         same_kind(argument, core, reference, backend_of(core))
         if dtype_name(core) != dtype_name(reference):
             given = f"{dtype_name(reference)} and {dtype_name(core)}"
-            remedy = "Convert the cores of one of the two."
+            wider = retyped.wider(dtype_name(reference), dtype_name(core))
+            remedy = f"Convert one of the two: .astype({wider!r})."
             raise DTypeError(complaint(argument, "have one element type", given, remedy))
 
     def _sites(self) -> str:
@@ -230,14 +273,16 @@ class Chain:
     def _padding(self) -> MatrixLayout | None:
         return None
 
-    def _fresh(self, cores: Cores) -> Self:
-        made: Self = type(self)._from(cores, None, None)  # type: ignore[attr-defined]
+    def _fresh(
+        self, cores: Cores, center: int | None = None, certificate: Certificate | None = None
+    ) -> Self:
+        made: Self = type(self)._from(cores, center, certificate)  # type: ignore[attr-defined]
         return made
 
     def __array__(self, *_args: object, **_kwargs: object) -> Any:
         """Refuse: numpy would otherwise wrap the network in an array of objects."""
         remedy = f"Call .{'to_matrix' if hasattr(self, 'to_matrix') else 'to_tensor'}()."
-        given = f"a {type(self).__name__}"
+        given = f"{'an' if hasattr(self, 'to_matrix') else 'a'} {type(self).__name__}"
         raise ArrayTypeError(complaint("the array", "be an array of numbers", given, remedy))
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -98,7 +98,7 @@ def _product(labels: Sequence[str], size: dict[str, int]) -> int:
 def _checked(expression: Expression, arrays: Sequence[Array]) -> Backend:
     shapes = expression.shapes
     if len(arrays) != len(shapes):
-        expected = f"be {len(shapes)}, as the equation has operands"
+        expected = f"be {len(shapes)}, one for each operand of the equation"
         raise ShapeError(complaint("the number of arrays", expected, len(arrays)))
     backend = backend_of(*arrays, argument="arrays")
     for k, (a, shape) in enumerate(zip(arrays, shapes, strict=True)):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tensornet.checks import describe, integers
-from tensornet.errors import ShapeError, complaint
+from tensornet.errors import ShapeError, complaint, counted
 from tensornet.typing import Equation
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -49,19 +51,30 @@ def read(equation: Equation, shapes: Sequence[object]) -> Expression:
     """
     inputs, output = split(equation)
     if len(shapes) != len(inputs):
-        expected = f"have {len(inputs)} operands, as the equation has"
+        expected = f"have {counted(len(inputs), 'operand')}, as the equation has"
         raise ShapeError(complaint("shapes", expected, len(shapes)))
     sizes: dict[str, int] = {}
     for k, (labels, given) in enumerate(zip(inputs, shapes, strict=True)):
-        shape = integers(f"shapes[{k}]", given, ShapeError)
+        shape = _shape(f"shapes[{k}]", given)
         if len(shape) != len(labels):
-            expected = f"have {len(labels)} dimensions for the labels {labels!r}"
+            n = counted(len(labels), "dimension")
+            expected = f"have {n} for the {'label' if len(labels) == 1 else 'labels'} {labels!r}"
             raise ShapeError(complaint(f"shapes[{k}]", expected, f"{shape}"))
         for label, size in zip(labels, shape, strict=True):
             if sizes.setdefault(label, size) != size:
                 expected = f"have size {sizes[label]} at label {label!r}, as before"
                 raise ShapeError(complaint(f"shapes[{k}]", expected, size))
     return Expression(inputs, output, tuple(sizes.items()))
+
+
+def _shape(argument: str, given: object) -> tuple[int, ...]:
+    """Return a shape as a tuple; an operand in its place is refused, numbers as a row are not."""
+    dims = getattr(given, "shape", None)
+    row = isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu"
+    if dims is not None and not row:
+        text, remedy = f"an array of shape {tuple(dims)}", "Pass its shape: W.shape."
+        raise ShapeError(complaint(argument, "be a shape", text, remedy))
+    return integers(argument, given, ShapeError)
 
 
 def split(equation: Equation) -> tuple[tuple[str, ...], str]:

@@ -11,7 +11,7 @@ from tensornet.checks import integer
 from tensornet.contract.cost import Path, Step, steps
 from tensornet.contract.execute import run
 from tensornet.contract.expression import read
-from tensornet.errors import OptionError, ShapeError, TensorNetError, complaint
+from tensornet.errors import OptionError, ShapeError, TensorNetError, complaint, counted
 from tensornet.typing import Array
 
 MINIMIZE = ("multiply_adds", "peak", "traffic")
@@ -156,7 +156,9 @@ def _line(row: Sequence[str], width: Sequence[int]) -> str:
 
 
 def _checked_path(path: object, n: int) -> Path:
-    expected = f"join {n} operands two at a time, in {n - 1} pairs of positions"
+    expected = (
+        f"join {counted(n, 'operand')} two at a time, in {counted(n - 1, 'pair')} of positions"
+    )
     error: type[TensorNetError] = ShapeError
     if not isinstance(path, Sequence) or len(path) != n - 1:
         raise error(complaint("path", expected, repr(path)))

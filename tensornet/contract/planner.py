@@ -125,7 +125,7 @@ def contract(equation: Equation | Plan, *arrays: Array, **options: Any) -> Array
         return equation.run(*arrays)
     expected = len(split(equation)[0])
     if len(arrays) != expected:
-        text = f"be {expected}, as the equation has operands"
+        text = f"be {expected}, one for each operand of the equation"
         raise ShapeError(complaint("the number of arrays", text, len(arrays)))
     backend_of(*arrays, argument="arrays")
     shapes = (tuple(int(d) for d in a.shape) for a in arrays)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensornet.checks import storage_error
-from tensornet.errors import ToleranceError, complaint
+from tensornet.errors import RangeError, ToleranceError, complaint
 from tensornet.network import MPO
 from tensornet.streaming.source import SIZES, narrowed, widened
 
@@ -51,16 +51,14 @@ def rounded_error(network: MPO, matrix: np.ndarray[Any, Any], dtype: str) -> flo
 
     Raises
     ------
-    ToleranceError
+    RangeError
         If a core has entries beyond the range of the type.
     """
     layout = network.layout
     cores = [read(raw(core, dtype), dtype) for core in network.cores]
     if not all(np.isfinite(core).all() for core in cores):
         given, remedy = "larger entries", "Store them in a wider type."
-        raise ToleranceError(
-            complaint("the cores", f"fit the range of {_NAMES[dtype]}", given, remedy)
-        )
+        raise RangeError(complaint("the cores", f"fit the range of {_NAMES[dtype]}", given, remedy))
     found = MPO(cores, layout.rows, layout.cols).to_matrix()
     squared = norm = 0.0
     step = max(_BLOCK // matrix.shape[1], 1)

@@ -18,7 +18,7 @@ from tensornet.streaming.element_type import (
     rounds,
 )
 from tensornet.streaming.options import Options
-from tensornet.streaming.source import FLOATS, Entry
+from tensornet.streaming.source import Entry
 from tensornet.streaming.summary import Row
 from tensornet.streaming.target import Piece
 
@@ -59,10 +59,8 @@ def unfit(name: str, entry: Entry, options: Options) -> str:
     """Return why a tensor is not even tried, or an empty text."""
     if not options.selects(name):
         return "not selected"
-    if len(entry.shape) != 2:
-        return f"{len(entry.shape)}-dimensional"
-    if entry.dtype not in FLOATS:
-        return f"element type {entry.dtype}"
+    if entry.no_matrix:
+        return entry.no_matrix
     if min(entry.shape) < options.min_size:
         return f"a side below {options.min_size}"
     return ""

@@ -7,12 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
-from tensornet.checks import choice, integer, tolerance
+from tensornet.checks import choice, fraction, integer, tolerance
 from tensornet.errors import BondError, OptionError, ShapeError, complaint
 from tensornet.layout import MAX_SITES, MatrixLayout, matrix_layout
 
@@ -79,7 +76,8 @@ class Options:
             integer("max_bond", self.max_bond, 1, BondError)
         if self.rtol is not None:
             tolerance(self.rtol, "float64", self.sites)
-        _check_ratio(self.ratio)
+        if self.ratio is not None:
+            fraction("ratio", self.ratio)
         _check_sites(self.sites)
         integer("min_size", self.min_size, 1, ShapeError)
         _check_patterns("include", self.include)
@@ -152,15 +150,6 @@ def _check_shapes(shapes: object) -> None:
     if twice:
         given = f"two of {twice[0][0]} x {twice[0][1]}"
         raise ShapeError(complaint("shapes", "have one for each size", given))
-
-
-def _check_ratio(ratio: object) -> None:
-    if ratio is None:
-        return
-    number = isinstance(ratio, Real) and not isinstance(ratio, bool | np.bool_)
-    if not number or not 0.0 < float(ratio) <= 1.0:  # type: ignore[arg-type]
-        remedy = "It is stored / dense."
-        raise OptionError(complaint("ratio", "be a number in (0, 1]", repr(ratio), remedy))
 
 
 def _check_sites(sites: object) -> None:

@@ -52,7 +52,7 @@ class Parts:
         if earlier is not None and earlier != self.plan:
             if not overwrite:
                 expected = "be those of the run that was interrupted"
-                remedy = f"Pass overwrite to start anew, or remove {self.folder}."
+                remedy = f"Pass overwrite=True to start anew, or remove {self.folder}."
                 given = _difference(earlier, self.plan)
                 raise OptionError(complaint("source and limits", expected, given, remedy))
             self.remove()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from tensornet.errors import FileFormatError, OptionError, complaint
 from tensornet.network import MPO
 from tensornet.streaming.shared_budget import Progress
-from tensornet.streaming.source import Entry, Shard, narrowed, open_source
+from tensornet.streaming.source import Entry, Shard, names_near, narrowed, open_source
 from tensornet.streaming.summary import RECORD, Row, Summary, chains_of
 from tensornet.streaming.target import Piece, copied, write_pieces
 from tensornet.streaming.work import checked_target, shard_targets, write_index
@@ -80,8 +79,7 @@ def load_chain(source: str | os.PathLike[str], name: str) -> MPO:
     found = open_source(source)
     chains = chains_of(found)
     if name not in chains:
-        close = get_close_matches(name, chains, n=3, cutoff=0.3)
-        remedy = f"Close: {', '.join(close)}." if close else ""
+        remedy = names_near(name, chains)
         raise OptionError(complaint("name", "be that of a chain in the file", repr(name), remedy))
     return _network(chains[name], found.entries)
 

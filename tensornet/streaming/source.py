@@ -6,7 +6,9 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +22,7 @@ INDEX = ".index.json"
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1}
 SIZES |= {"U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
 FLOATS = ("F64", "F32", "F16", "BF16")
+_FIRST = 5  # names that a message lists
 _NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -37,6 +40,13 @@ class Entry:
     def n_elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def no_matrix(self) -> str:
+        """Why this is not a matrix of real numbers; empty where it is one."""
+        if len(self.shape) != 2:
+            return f"{len(self.shape)}-dimensional"
+        return "" if self.dtype in FLOATS else f"element type {self.dtype}"
 
     def matrix(self) -> np.ndarray[Any, Any]:
         """Return the numbers in numpy's type; bfloat16, which it lacks, as float32."""
@@ -71,6 +81,22 @@ class Source:
     def fingerprint(self) -> str:
         """Checksum of the sizes, headers and times of change of all files."""
         return hashlib.sha256("".join(s.fingerprint for s in self.shards).encode()).hexdigest()
+
+
+def names_near(name: str, names: Collection[str]) -> str:
+    """Return a sentence with the names that are most like one that is not there, or the first.
+
+    Examples
+    --------
+    >>> names_near("wieght", ["weight", "bias"]), names_near("c", ["weight", "bias"])
+    ('Close: weight.', 'Names there: weight, bias.')
+    """
+    close = get_close_matches(name, names, n=3, cutoff=0.3)
+    if close or not names:
+        return f"Close: {', '.join(close)}." if close else "There is none."
+    first = list(names)[:_FIRST]
+    more = f" and {len(names) - _FIRST} more" if len(names) > _FIRST else ""
+    return f"Names there: {', '.join(first)}{more}."
 
 
 def span(path: Path, start: int, stop: int) -> bytes:

@@ -31,8 +31,9 @@ def core_names(name: str, sites: int) -> tuple[str, ...]:
 class Row:
     """What became of one tensor.
 
-    ``stored`` counts elements. ``reason`` says why a tensor was left as it was and is empty for
-    a chain, which has ``row_dims``, ``col_dims``, ``bonds`` and its relative error.
+    ``stored`` counts elements. ``reason`` says why a tensor was left as it was, as far as that is
+    known: a file does not tell of a matrix that could have been a chain. It is empty for a chain,
+    which has ``row_dims``, ``col_dims``, ``bonds`` and its relative error.
     """
 
     name: str
@@ -121,7 +122,9 @@ class Summary:
     def __str__(self) -> str:
         head = ("tensor", "shape", "bonds", "stored", "of dense", "error", "left as it was because")
         lines = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+        if not any(row.reason for row in self.rows):
+            lines = [line[:-1] for line in lines]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
@@ -143,7 +146,7 @@ def inspect_file(path: str | os.PathLike[str]) -> Summary:
     rows = chains_of(source)
     cores = {core for row in rows.values() for core in row.core_names}
     listed = [
-        Row(name, entry.dtype, entry.shape, entry.n_elements, entry.n_elements, "plain")
+        Row(name, entry.dtype, entry.shape, entry.n_elements, entry.n_elements, entry.no_matrix)
         for name, entry in source.entries.items()
         if name not in cores
     ]

@@ -136,7 +136,7 @@ def checked_target(
         raise OptionError(complaint("out", "be another file than the source", target))
     there = sorted(goal.name for goal in goals if goal.exists())
     if there and not overwrite:
-        remedy = "Pass overwrite to replace it."
+        remedy = "Pass overwrite=True to replace it."
         raise OptionError(complaint("out", "not exist yet", ", ".join(there), remedy))
     return target
 

@@ -73,8 +73,12 @@ def test_numbers_far_from_one():
     m = tn.MPO([np.full((1, 1, 1, 1), 1e-30, "float32")])
     assert (m * 1e60).to_matrix().item() == pytest.approx(1e30, rel=1e-6)
     assert (m / 1e-60).to_matrix().item() == pytest.approx(1e30, rel=1e-6)
-    with pytest.raises(errors.ToleranceError, match="core 0 must fit the range of float32"):
+    with pytest.raises(errors.RangeError, match="core 0 must fit the range of float32"):
         m * 1e80
+    # Handlers of tolerance errors and of Python's own overflow catch it too.
+    for kind in (errors.ToleranceError, OverflowError):
+        with pytest.raises(kind, match="core 0 must fit the range of float64, got larger entries"):
+            tn.MPO([np.ones((1, 1, 1, 1))]) * 1e300 * 1e300
     tiny = tn.MPO([np.full((1, 1, 1, 1), 1e-310)])
     assert (tiny / 1e-310).to_matrix().item() == pytest.approx(1.0)
 
@@ -136,10 +140,14 @@ def test_networks_that_do_not_go_together():
 
 
 def test_products_that_do_not_fit():
-    with pytest.raises(errors.ShapeError, match=r"got 23 as \(4, 3, 2\) and 21 as \(2, 3, 4\)"):
-        network(OTHER) @ network(SQUARE)
-    with pytest.raises(errors.ShapeError, match=r"23 as \(4, 3, 2\) and 24 as \(4, 3, 2\)"):
-        network(OTHER) @ network(tn.MatrixLayout((4, 3, 2), (2, 3, 4)))
+    text = r"as many columns in the first as rows in the second, got 21x23 and "
+    for other in (SQUARE, tn.MatrixLayout((4, 3, 2), (2, 3, 4))):
+        with pytest.raises(errors.ShapeError, match=rf"{text}{other.rows}x{other.cols}\.$"):
+            network(OTHER) @ network(other)
+    with pytest.raises(errors.ShapeError, match=rf"{text}21x23\. m @ m2\.T and m\.T @ m2 have"):
+        network(OTHER) @ network(OTHER)
+    with pytest.raises(errors.ShapeError, match=r"got 21 as \(2, 3, 4\) and 21 as \(4, 3, 2\)"):
+        network(SQUARE) @ network(tn.MatrixLayout((4, 3, 2), (2, 3, 4), 21, 21))
     with pytest.raises(errors.DTypeError, match="float64 and complex64"):
         network(SQUARE) @ network(SQUARE, dtype="complex64")
 
@@ -147,7 +155,7 @@ def test_products_that_do_not_fit():
 def test_half_precision_that_overflows_is_an_error():
     m = tn.MPO([np.full((1, 2, 2, 1), 300.0, "float16")])
     for operation in (lambda: m @ m, lambda: m.hadamard(m), lambda: 300 * m):
-        with pytest.raises(errors.ToleranceError, match="core 0 must fit the range of float16"):
+        with pytest.raises(errors.RangeError, match="core 0 must fit the range of float16"):
             operation()
     assert tn.inner(m, m) == 360_000.0
     many = tn.MPO([np.full((1, 60, 60, 1), 1000.0, "float16")])

@@ -282,7 +282,7 @@ def test_bad_values_are_found_in_the_batch():
         tn.mpo(torch.ones(2, 4, 4), 2, differentiable=True)
     with pytest.raises(tn.errors.OptionError, match="bonds must not be 'full' with rtol"):
         tn.mpo(gaussian(), SITES, bonds="full", rtol=0.1)
-    with pytest.raises(tn.errors.ToleranceError, match="core 1 must fit the range of float16"):
+    with pytest.raises(tn.errors.RangeError, match="core 1 must fit the range of float16"):
         tn.mpo(np.full((2, 24, 36), 60000.0, dtype="float16"), SITES)
 
 

@@ -49,21 +49,21 @@ def test_decompose_inspect_reconstruct(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "limits must name max_bond, rtol, ratio or max_params, got none"),
-        (["--ratio", "7"], "ratio must be a number in (0, 1], got 7.0"),
-        (["--max-bond", "0"], "max_bond must be an integer of at least 1, got 0"),
+        ([], "limits must name --max-bond, --rtol, --ratio or --max-params, got none"),
+        (["--ratio", "7"], "--ratio must be a number in (0, 1], got 7.0"),
+        (["--max-bond", "0"], "--max-bond must be an integer of at least 1, got 0"),
         (
             ["--max-params", "90", "--rtol", "0.1"],
-            "limits must not name max_params with another one, got rtol and max_params",
+            "limits must not name --max-params with another one, got --rtol and --max-params",
         ),
-        (["--max-params", "0"], "max_params must be an integer of at least 1, got 0"),
+        (["--max-params", "0"], "--max-params must be an integer of at least 1, got 0"),
         (
             ["--max-params", "20"],
-            "max_params must be at least 35, got 20, where tensors that stay as they are take 3",
+            "--max-params must be at least 35, got 20, where tensors that stay as they are take 3",
         ),
         (
             ["--ratio", "0.5", "--shape", "8x4x2"],
-            "shape must be a number of sites, or look like 4,4,3x4,4,3, got '8x4x2'",
+            "--shape must be a number of sites, or look like 4,4,3x4,4,3, got '8x4x2'",
         ),
         (
             ["--ratio", "0.5", "--shape", "8,4x8,8"],
@@ -73,7 +73,12 @@ def test_decompose_inspect_reconstruct(model, tmp_path):
             ["--ratio", "0.5", "--shape", "8,8x8,8", "--shape", "4,16x8,8"],
             "shapes must have one for each size, got two of 64 x 64",
         ),
-        (["--ratio", "0.5", "--dtype", "int8"], "dtype must be one of 'float64', 'float32'"),
+        (
+            ["--max-bond", "1", "--rtol", "0.001"],
+            "under these bonds, got 0.001. Raise the bonds (--rtol 0.001 needs",
+        ),
+        (["--max-bond", "1", "--rtol", "0.001"], "w: --rtol must be at least 0.0529"),
+        (["--ratio", "0.5", "--dtype", "int8"], "--dtype must be one of 'float64', 'float32'"),
     ],
 )
 def test_errors_are_one_line(model, tmp_path, options, text):
@@ -205,7 +210,57 @@ def test_search_ranks_one_matrix(model):
     assert "dense" in done.output.lower()
     close = run("search", model, "--name", "ww", "--ratio", "0.5")
     assert "got 'ww'. Close: w" in close.stderr
-    assert "be that of a matrix" in run("search", model, "--name", "b", "--ratio", "0.5").stderr
+    text = "--name must be that of a matrix, got F32 of shape (3,). Names there: w."
+    assert text in run("search", model, "--name", "b", "--ratio", "0.5").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["w"], "limits must be one of --max-params, --ratio and --rtol, got none."),
+        (
+            ["w", "--ratio", "0.5", "--max-params", "9"],
+            "limits must be one of --max-params, --ratio and --rtol, got --max-params and --ratio.",
+        ),
+        (["w", "--ratio", "2"], "--ratio must be a number in (0, 1], got 2.0."),
+        (["w", "--ratio", "0.001"], "--ratio must be at least 0.00586, the 24 parameters of"),
+        (["c", "--ratio", "0.5"], "be that of a tensor in the file, got 'c'. Names there: w."),
+    ],
+)
+def test_a_search_names_its_own_options(model, options, text):
+    done = run("search", model, "--name", *options)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert text in done.stderr
+
+
+def test_names_there_are_the_first_few(tmp_path):
+    path = tmp_path / "m.safetensors"
+    save_file({f"layer{k}": np.ones((2, 2)) for k in range(8)}, path)
+    said = run("search", path, "--name", "xyz", "--rtol", "0.5").stderr
+    assert "Names there: layer0, layer1, layer2, layer3, layer4 and 3 more." in said
+    save_file({"ids": np.ones(2, np.int64)}, path)
+    assert "got 'ids2'. There is none." in run("search", path, "--name", "ids2").stderr
+
+
+def test_an_existing_result_names_the_flag(model, tmp_path):
+    out = tmp_path / "o.safetensors"
+    command = ["decompose", model, "-o", out, "--max-bond", "2"]
+    assert run(*command).exit_code == 0
+    again = run(*command)
+    assert again.exit_code == 2
+    text = "--out must not exist yet, got o.safetensors. Pass --overwrite to replace it."
+    assert text in again.stderr
+    assert run(*command, "--overwrite").exit_code == 0
+    assert "Pass --overwrite to replace it." in run("reconstruct", out, "-o", model).stderr
+
+
+def test_inspect_gives_the_reasons_that_it_knows(model, tmp_path):
+    rows = {r["name"]: r for r in json.loads(run("inspect", model, "--json").output)["tensors"]}
+    assert (rows["w"]["reason"], rows["b"]["reason"]) == ("", "1-dimensional")
+    assert "left as it was because" in run("inspect", model).output
+    path = tmp_path / "plain.safetensors"
+    save_file({"w": np.ones((4, 4)), "v": np.ones((2, 2))}, path)
+    assert "left as it was because" not in run("inspect", path).output
 
 
 def test_interrupted_by_the_keyboard(model, tmp_path, monkeypatch):

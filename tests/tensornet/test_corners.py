@@ -20,6 +20,7 @@ from tensornet.errors import (
     FileAccessError,
     FileFormatError,
     MissingLibraryError,
+    RangeError,
     ShapeError,
     ToleranceError,
 )
@@ -155,7 +156,7 @@ def test_tall_stacks_are_cut_one_by_one():
 
 def test_stacks_beyond_the_range_are_refused_by_their_core():
     cores = (np.ones((2, 1, 3, 1)), np.full((2, 1, 3, 1), 1e5))
-    with pytest.raises(ToleranceError, match="core 1 must fit the range of float16, got larger"):
+    with pytest.raises(RangeError, match="core 1 must fit the range of float16, got larger"):
         narrowed_stack(cores, "float16", NUMPY, [None, None])
     factor = np.array([1e-3, 1e-4])
     (_, small), errors = narrowed_stack(cores, "float16", NUMPY, [None, factor])

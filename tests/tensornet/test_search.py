@@ -147,8 +147,8 @@ def test_layouts_fit_the_matrix():
 
 
 REFUSED = [
-    ({}, errors.OptionError, "limits must be max_params or rtol, one of them, got neither"),
-    ({"rtol": 0.1, "max_params": 9}, errors.OptionError, "one of them, got both"),
+    ({}, errors.OptionError, "limits must be one of max_params, ratio and rtol, got none"),
+    ({"rtol": 0.1, "max_params": 9}, errors.OptionError, "got max_params and rtol"),
     ({"max_params": 3}, errors.OptionError, r"max_params must be at least \d+, the parameters of"),
     ({"max_params": 0}, errors.OptionError, "integer of at least 1, got 0"),
     ({"max_params": 10.0}, errors.OptionError, r"integer of at least 1, got 10\.0"),

@@ -364,7 +364,7 @@ def test_messages_about_the_matrices():
     W[1, 2, 3] = np.inf
     with pytest.raises(tn.errors.NonFiniteError, match=r"the first at index \(1, 2, 3\)"):
         tn.shared_mpo(W)
-    with pytest.raises(tn.errors.ToleranceError, match="core 1 must fit the range of float16"):
+    with pytest.raises(tn.errors.RangeError, match="core 1 must fit the range of float16"):
         tn.shared_mpo(np.full((2, 24, 36), 60000.0, dtype="float16"), SITES, max_bond=1)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensornet.backend import load_backend
-from tensornet.errors import ToleranceError
+from tensornet.errors import RangeError
 from tensornet.storage import narrowed
 
 NUMPY, TORCH = load_backend("numpy"), load_backend("pytorch")
@@ -67,6 +67,6 @@ def test_narrow_cores_own_their_memory_and_lie_in_order():
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_leaves_the_range_is_refused_by_its_core(dtype):
     large = {"float16": 1e6, "float32": 1e40}[dtype]
-    with pytest.raises(ToleranceError, match=f"core 1 must fit the range of {dtype}, got larger"):
+    with pytest.raises(RangeError, match=f"core 1 must fit the range of {dtype}, got larger"):
         narrowed((CORES[0], large * CORES[1]), dtype, NUMPY)
     narrowed((CORES[0], large * CORES[1]), dtype, NUMPY, (1.0, 1.0 / large))

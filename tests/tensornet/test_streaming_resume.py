@@ -39,7 +39,7 @@ def test_an_interrupted_run_goes_on(model, tmp_path):
     with pytest.raises(
         errors.OptionError,
         match=r"source and limits must be those of the run that was interrupted, "
-        r"got max_bond 5 instead of 4\. Pass overwrite to start anew",
+        r"got max_bond 5 instead of 4\. Pass overwrite=True to start anew",
     ):
         decompose_file(path, out, Options(max_bond=5))
     kept = []
