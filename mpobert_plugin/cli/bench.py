@@ -61,7 +61,10 @@ def bench(
         float, typer.Option(min=0.0, help="Seconds of a section for a model; no case begins later.")
     ] = 180.0,
     limit: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of everything; nothing begins later.")
+        float,
+        typer.Option(
+            min=0.0, help="Seconds of everything; nothing begins later.", show_default="no limit"
+        ),
     ] = 1e9,
     data: Annotated[
         Path | None, typer.Option(help="A prepared corpus; made-up text without.")

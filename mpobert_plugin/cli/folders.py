@@ -32,6 +32,15 @@ COMPANIONS = (
     "vocab.json",
     "vocab.txt",
 )
+# Those of them that hold words; a tokenizer has at least one.
+VOCABULARIES = (
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
 
 
 def load(folder: Path) -> PreTrainedModel:

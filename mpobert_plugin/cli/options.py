@@ -9,7 +9,7 @@ from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -75,8 +75,129 @@ def structured(name: str, text: str | None) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        shown = text if len(text) <= 80 else f"{text[:80]} ..."
-        raise ConfigError(f"--{name} must be a word or JSON, got {shown!r}: {error}.") from error
+        raise ConfigError(
+            f"--{name} must be a word or JSON, got {_shown(text)}: {error}."
+        ) from error
+
+
+def integer(name: str, text: str) -> Any:
+    """Return the integer that a text says, or the object of JSON that it holds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for the message.
+    text : str
+        Such as ``8`` or ``{"query": 4}``.
+
+    Returns
+    -------
+    object
+        The integer; whether it is in range is for others to say.
+
+    Raises
+    ------
+    ConfigError
+        When it is neither.
+
+    Examples
+    --------
+    >>> integer("max-bond", "8"), integer("max-bond", '{"query": 4}')
+    (8, {'query': 4})
+    """
+    return _number(name, text, int, "integer")
+
+
+def number(name: str, text: str) -> Any:
+    """Return the number that a text says, or the object of JSON that it holds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for the message.
+    text : str
+        Such as ``1e-2`` or ``{"query": 0.1}``.
+
+    Returns
+    -------
+    object
+        The number; whether it is in range is for others to say.
+
+    Raises
+    ------
+    ConfigError
+        When it is neither.
+
+    Examples
+    --------
+    >>> number("rtol", "1e-2")
+    0.01
+    """
+    return _number(name, text, float, "number")
+
+
+def _number(name: str, text: str, kind: Callable[[str], Any], wanted: str) -> Any:
+    if text.startswith("{"):
+        return structured(name, text)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(
+            f"--{name} must be one {wanted}, or role={wanted} for each role "
+            f"(--{name} query=... --{name} key=...), got {_shown(text)}."
+        ) from None
+
+
+def per_role(name: str, given: Sequence[str], read: Callable[[str, str], Any]) -> Any:
+    """Return the value of an option that is one for all matrices or one for each role.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for messages.
+    given : sequence of str
+        What was given each time: one value, ``role=value`` for each role, or one text of JSON.
+    read : callable
+        Takes the name of the option and the text of a value.
+
+    Returns
+    -------
+    object
+        The value, a dict of them by role, or None when nothing was given.
+
+    Raises
+    ------
+    ConfigError
+        When the option was given several times without roles, or a role twice.
+
+    Examples
+    --------
+    >>> per_role("max-bond", ["8"], integer), per_role("max-bond", ["query=4", "*=8"], integer)
+    (8, {'query': 4, '*': 8})
+    """
+    if not given:
+        return None
+    if len(given) == 1 and ("=" not in given[0] or given[0][:1] in "[{"):
+        return read(name, given[0])
+    found: dict[str, Any] = {}
+    for text in given:
+        role, mark, value = text.partition("=")
+        if not mark or not role:
+            raise ConfigError(
+                f"--{name} must be one value, or role=value each time that it is given, got "
+                f"{_shown(text)}{' beside others' if len(given) > 1 else ''}. Name the role: "
+                f"--{name} query=..."
+            )
+        if role in found:
+            raise ConfigError(
+                f"--{name} must name each role once, got {role!r} twice. Leave one of them out."
+            )
+        found[role] = read(name, value)
+    return found
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:80]} ...")
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:

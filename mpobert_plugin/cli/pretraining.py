@@ -26,13 +26,14 @@ def prepare(
     ] = "blank_line",
     field: Annotated[str, typer.Option(help="Field of JSON lines with the text.")] = "text",
     workers: Annotated[
-        int | None, typer.Option(help="Processes; as many as processors by default.")
+        int | None, typer.Option(help="Processes.", show_default="one for each processor")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a corpus that is there.")] = False,
 ) -> None:
     """Turn text into a prepared corpus: token ids in memory maps, with a manifest.
 
-    An interrupted command goes on where it was when it is given again.
+    An interrupted command goes on where it was when it is given again. Exit code: 0 when done,
+    2 when it cannot run, 130 when Ctrl-C ends it.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -72,6 +73,9 @@ def pretrain(
     """Pre-train a model, or go on with a run that is in its folder already.
 
     For several GPUs: torchrun --nproc-per-node 4 -m mpobert_plugin.cli pretrain run.yaml
+
+    Exit code: 0 when finished, or when SIGTERM or Ctrl-C ended it behind a checkpoint, 2 when it
+    cannot run or diverges, 130 when Ctrl-C ended it without one.
     """
     from mpobert_plugin.cli.bar import step_bar
     from mpobert_plugin.train.run import pretrain as run

@@ -115,10 +115,42 @@ def documents(source: Source, reading: Reading) -> Iterator[Paragraphs]:
             yield paragraphs
 
 
-def _of_file(path: Path, reading: Reading) -> Iterator[Paragraphs]:
-    inner = path.with_suffix("") if path.suffix in _OPENERS else path
+def lines_of(path: Path, field: str = "text") -> Iterator[str]:
+    """Yield the lines of a file of text that are not empty; no more is read than is asked for.
+
+    Parameters
+    ----------
+    path : Path
+        A text file or one of JSON lines, with .xz or .gz behind its name or not.
+    field : str
+        Field of a JSON line that holds the text.
+
+    Yields
+    ------
+    str
+        A line without the space around it.
+
+    Raises
+    ------
+    DataError
+        When the file cannot be read or is no UTF-8 text, or a record has no text.
+    """
     with _opened(path) as lines:
-        if inner.suffix in _LINES:
+        if _is_json(path):
+            for paragraphs in _of_json(path, lines, field):
+                yield from paragraphs
+        else:
+            yield from filter(None, map(str.strip, lines))
+
+
+def _is_json(path: Path) -> bool:
+    inner = path.with_suffix("") if path.suffix in _OPENERS else path
+    return inner.suffix in _LINES
+
+
+def _of_file(path: Path, reading: Reading) -> Iterator[Paragraphs]:
+    with _opened(path) as lines:
+        if _is_json(path):
             yield from _of_json(path, lines, reading.field)
         else:
             yield from _of_text(lines, reading.separator == "file")
