@@ -85,7 +85,8 @@ class Allocation:
     error : float
         What was made small: the root of the weighted mean of squared relative errors, or with
         "absolute" the root of the weighted sum of squared errors over that of squared norms. A
-        bound.
+        bound. With "retained" the root of one minus the weighted geometric mean of the shares
+        that are kept, each a product over bonds, which is no bound.
 
     Examples
     --------

@@ -22,6 +22,7 @@ def fewest_params(
     caps: Sequence[int],
     *,
     exact: bool = True,
+    dims: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Return the n - 1 inner bonds with the fewest parameters whose tails add up to ``allowed``.
 
@@ -30,7 +31,7 @@ def fewest_params(
     Parameters
     ----------
     sites : sequence of int
-        Dimensions of the n sites.
+        Dimensions of the n sites, or what a site costs for bonds of 1.
     tails : sequence of ndarray
         ``tails[k][r]`` is the weight (squared, absolute) discarded by keeping r values at inner
         bond k.
@@ -41,6 +42,8 @@ def fewest_params(
     exact : bool
         Whether chains that are best at no price are looked at too. Without them the result is
         a little larger at times, and is found sooner.
+    dims : sequence of int, optional
+        Dimensions of the sites where ``sites`` are costs.
 
     Examples
     --------
@@ -50,7 +53,7 @@ def fewest_params(
     """
     if not tails:
         return ()
-    paths = Paths(sites, tails, caps, allowed)
+    paths = Paths(sites, tails, caps, allowed, dims)
     few, much = paths.ends()
     if few.tail <= allowed:
         return paths.bonds(few)
@@ -78,6 +81,7 @@ def least_error(
     caps: Sequence[int],
     *,
     exact: bool = True,
+    dims: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Return the n - 1 inner bonds with the least sum of tails within a number of parameters.
 
@@ -92,6 +96,8 @@ def least_error(
     exact : bool
         Whether chains that are best at no price are looked at too. Without them the result
         discards a little more at times, and is found sooner.
+    dims : sequence of int, optional
+        As in :func:`fewest_params`.
 
     Examples
     --------
@@ -101,7 +107,7 @@ def least_error(
     """
     if not tails:
         return ()
-    paths = Paths(sites, tails, caps)
+    paths = Paths(sites, tails, caps, dims=dims)
     few, much = paths.ends()
     if much.params <= max_params:
         return paths.bonds(much)
@@ -121,7 +127,11 @@ def least_error(
 
 
 def frontier(
-    sites: Sequence[int], tails: Sequence[Array1], caps: Sequence[int], most: int = 256
+    sites: Sequence[int],
+    tails: Sequence[Array1],
+    caps: Sequence[int],
+    most: int = 256,
+    dims: Sequence[int] | None = None,
 ) -> list[tuple[tuple[int, ...], int, float]]:
     """Return chains that are best at some price: inner bonds, parameters, sum of tails.
 
@@ -130,7 +140,7 @@ def frontier(
 
     Parameters
     ----------
-    sites, tails, caps
+    sites, tails, caps, dims
         As in :func:`fewest_params`.
     most : int
         About how many chains at most.
@@ -143,7 +153,7 @@ def frontier(
     """
     if not tails:
         return [((), int(sites[0]), 0.0)]
-    paths = Paths(sites, tails, caps)
+    paths = Paths(sites, tails, caps, dims=dims)
     few, much = paths.ends()
     least = (much.params - few.params) / most
     found, todo = [few], [much]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.bonds import chain_params
+from tensornet.bonds import chain_params, structural_bonds
 from tensornet.budget import frontier
 from tensornet.fitting import TensorSource
 from tensornet.layout import MatrixLayout
@@ -29,23 +29,39 @@ _FLOOR = 1e-15
 
 
 class Choice(NamedTuple):
-    """Inner bonds (None: the matrix as it is), parameters, and the share they discard."""
+    """Inner bonds (None: the matrix as it is), parameters, and the share they discard.
+
+    ``share`` is a sum over bonds; no more than ``most`` is lost.
+    """
 
     bonds: tuple[int, ...] | None
     params: int
     share: float
+    most: float = 1.0
+
+    @property
+    def loss(self) -> float:
+        """The share that is lost at most."""
+        return min(self.share, self.most)
 
 
 class Front:
     """The tails of a matrix' unfoldings as shares of its squared norm, and what they allow.
 
-    ``copies`` says how many side cores, central cores and dense matrices are stored.
+    ``copies`` says how many side cores, central cores and dense matrices are stored. No choice
+    counts more than ``most``: bounds add up what bonds discard, but nothing loses more than all.
     """
 
     def __init__(
-        self, layout: MatrixLayout, norm: float, tails: Tails, copies: Copies = ONE
+        self,
+        layout: MatrixLayout,
+        norm: float,
+        tails: Tails,
+        copies: Copies = ONE,
+        most: float = 1.0,
     ) -> None:
         self.layout, self.norm, self.tails, self.copies = layout, norm, tails, copies
+        self.most = most
         self.caps = layout.structural_bonds()
         self.dense = Choice(None, layout.rows * layout.cols * copies[2], 0.0)
         sides, central, _ = copies
@@ -57,13 +73,27 @@ class Front:
 
     def copied(self, copies: Copies) -> Front:
         """Return the front of as many copies."""
-        return Front(self.layout, self.norm, self.tails, copies)
+        return Front(self.layout, self.norm, self.tails, copies, self.most)
+
+    def retained(self) -> Front:
+        """Return the front that counts minus the logarithms of what bonds keep of the square.
+
+        Their sum belongs to the product of what is kept bond by bond. It has no bound: a matrix
+        of which nothing is left counts infinitely.
+        """
+        with np.errstate(divide="ignore"):
+            tails = tuple(-np.log1p(-np.minimum(tail, 1.0)) for tail in self.tails)
+        return Front(self.layout, self.norm, tails, self.copies, math.inf)
 
     def choice(self, bonds: Sequence[int]) -> Choice:
-        """Return what bonds cost, after those are lowered that discard nothing by it."""
-        lowered = self.lowered(bonds)
+        """Return what bonds cost, after those are lowered that discard nothing by it.
+
+        A bond larger than its neighbour times the site between cannot be, and is lowered too.
+        """
+        sites = self.layout.site_dims
+        lowered = structural_bonds(sites, self.lowered(bonds))[1:-1]
         share = math.fsum(float(t[b]) for t, b in zip(self.tails, lowered, strict=True))
-        return Choice(lowered, chain_params(self.costs, lowered), share)
+        return Choice(lowered, chain_params(self.costs, lowered), share, self.most)
 
     def lowered(self, bonds: Sequence[int]) -> tuple[int, ...]:
         """Return the smallest bonds that discard no more than these."""
@@ -78,8 +108,8 @@ class Front:
 
     def hull(self, *, keep_dense: bool) -> list[Choice]:
         """Return the choices on the lower convex hull of all, from the smallest on."""
-        chains = frontier(self.costs, self.tails, self.caps)
-        choices = [Choice(*chain) for chain in chains]
+        chains = frontier(self.costs, self.tails, self.caps, dims=self.layout.site_dims)
+        choices = [Choice(*chain, self.most) for chain in chains]
         if keep_dense:
             smaller = [c for c in choices if c.params < self.dense.params]
             choices = [*smaller, self.dense]
@@ -87,7 +117,7 @@ class Front:
         for c in choices:
             while len(kept) > 1 and _slope(kept[-2], kept[-1]) <= _slope(kept[-1], c):
                 kept.pop()
-            if not kept or c.share < kept[-1].share:
+            if not kept or c.loss < kept[-1].loss:
                 kept.append(c)
         return kept
 
@@ -156,4 +186,4 @@ def cleaned(tail: np.ndarray[Any, Any], noise: float, share: float) -> np.ndarra
 
 
 def _slope(one: Choice, two: Choice) -> float:
-    return (one.share - two.share) / (two.params - one.params)
+    return (one.loss - two.loss) / (two.params - one.params)

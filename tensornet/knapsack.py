@@ -48,16 +48,22 @@ class Part:
 
     def __init__(self, front: Front, factor: float, *, keep_dense: bool) -> None:
         self.front, self.factor, self.keep_dense = front, factor, keep_dense
-        self._paths = Paths(front.costs, front.tails, front.caps) if front.tails else None
+        self._paths: Paths | None = None
+        self._ends: tuple[Path, ...] = ()
+        if front.tails:
+            dims = front.layout.site_dims
+            self._paths = Paths(front.costs, front.tails, front.caps, dims=dims)
+            self._ends = self._paths.ends()
 
     def ends(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return parameters and error of the smallest choice, and of what discards least."""
-        ends = self._points(self._paths.ends() if self._paths else ())
+        ends = self._points(self._ends)
         return min(ends), min(ends, key=lambda end: (end[1], end[0]))
 
     def cheapest(self, price: float) -> tuple[float, float]:
         """Return parameters and error of the choice of least value at a price of error."""
-        options = self._points([self._paths.cheapest(price * self.factor)] if self._paths else ())
+        paths = [self._paths.cheapest(price * self.factor), self._ends[0]] if self._paths else ()
+        options = self._points(paths)
         return min(options, key=lambda point: (point[0] + price * point[1], point[0]))
 
     def sums(self, place: int, price: float, gap: float) -> Sums:
@@ -66,13 +72,25 @@ class Part:
         least = params + price * error
         own = price * self.factor
         found = self._paths.within(own, least + gap, _CHAINS) if self._paths else self._one()
-        sizes, errors = found.params, found.tail * self.factor
+        if self._paths is not None:
+            found = self._with_smallest(found, self._paths)
+        sizes = found.params
+        errors = np.minimum(found.tail, self.front.most) * self.factor
         if self.keep_dense:
             sizes, errors = np.append(sizes, self.front.dense.params), np.append(errors, 0.0)
         points = Columns(sizes, errors, sizes + price * errors - least)
         near = np.flatnonzero(points.value <= gap + _SLACK * least)
         rows = near[_pruned(points.at(near))]
         return Sums(points.at(rows), rows, rows, Leaf(place, self, found.bonds), None)
+
+    def _with_smallest(self, found: Points, paths: Paths) -> Points:
+        """Return points and the smallest chain, of those that would lose all the best one."""
+        few = self._ends[0]
+        return Points(
+            np.vstack([found.bonds, paths.bonds(few)]).astype(int),
+            np.append(found.params, few.params),
+            np.append(found.tail, few.tail),
+        )
 
     def choice(self, bonds: Array1, at: int) -> Choice:
         """Return the choice in a row of bonds; the matrix as it is comes after them."""
@@ -86,7 +104,8 @@ class Part:
 
     def _points(self, paths: Iterable[Path]) -> list[tuple[float, float]]:
         """Return parameters and error of paths, and of the choices that are none."""
-        points = [(path.params, path.tail * self.factor) for path in paths]
+        most = self.front.most
+        points = [(path.params, min(path.tail, most) * self.factor) for path in paths]
         if self._paths is None:
             points.append((float(self.front.costs[0]), 0.0))
         if self.keep_dense:

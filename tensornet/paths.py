@@ -43,7 +43,11 @@ class Labels(NamedTuple):
 
 
 class Paths:
-    """All chains of candidate bonds: those that discard less than every smaller bond does."""
+    """All chains of candidate bonds: those that discard less than every smaller bond does.
+
+    ``sites`` are what a site costs for bonds of 1, and ``dims`` its dimensions where they differ.
+    No bond is larger than its neighbour times the site between: such a chain cannot be.
+    """
 
     def __init__(
         self,
@@ -51,8 +55,10 @@ class Paths:
         tails: Sequence[Array1],
         caps: Sequence[int],
         allowed: float = math.inf,
+        dims: Sequence[int] | None = None,
     ) -> None:
         self._sites = [float(d) for d in sites]
+        self._dims = [float(d) for d in (dims or sites)]
         self._values: list[Array1] = []
         self._tails: list[Array1] = []
         for tail, cap in zip(tails, caps[1:-1], strict=True):
@@ -63,6 +69,19 @@ class Paths:
             new[-1] |= not new.any()
             self._values.append(np.flatnonzero(new) + 1.0)
             self._tails.append(kept[new])
+        self._walls = self._impossible()
+        if self._values and not math.isfinite(self._onward(0.0)[0].min()):
+            # Rounding has made ranks that cannot be: caps are kept by whoever cuts.
+            self._walls = [np.zeros_like(wall) for wall in self._walls]
+
+    def _impossible(self) -> list[Array1]:
+        """Return infinity for each two neighbouring candidates that cannot be, and else zero."""
+        walls = [np.zeros((1, len(self._values[0])))] if self._values else []
+        for bond in range(1, len(self._values)):
+            here, there = self._values[bond - 1][:, None], self._values[bond][None, :]
+            site = self._dims[bond]
+            walls.append(np.where((here > site * there) | (there > site * here), math.inf, 0.0))
+        return walls
 
     def bonds(self, path: Path) -> tuple[int, ...]:
         """Return the inner bonds of a path."""
@@ -70,10 +89,15 @@ class Paths:
 
     def ends(self) -> tuple[Path, Path]:
         """Return the path with the fewest parameters and the one that discards least."""
+        first, last = [0] * len(self._values), [len(v) - 1 for v in self._values]
         return (
-            self._path([0] * len(self._values)),
-            self._path([len(v) - 1 for v in self._values]),
+            self._path(first) if self._can_be(first) else self.cheapest(0.0),
+            self._path(last) if self._can_be(last) else self.cheapest(1.0, unit=0.0),
         )
+
+    def _can_be(self, picks: Sequence[int]) -> bool:
+        pairs = zip([0, *picks], picks, strict=False)
+        return not any(wall[pair] for wall, pair in zip(self._walls, pairs, strict=True))
 
     def between(self, few: Path, much: Path) -> tuple[Path | None, float]:
         """Return a path below the line through two, or None, and the price that makes the line.
@@ -167,6 +191,9 @@ class Paths:
             total = tail * price
             total += cost
             total += onward
+            total += self._walls[bond][
+                labels.pick[part] if bond else np.zeros_like(labels.pick[part])
+            ]
             parent, pick = np.nonzero((total <= bound) & (tail <= allowed))
             chosen = (parent, pick)
             yield Labels(pick, values[pick], cost[chosen], tail[chosen], parent + start)
@@ -175,19 +202,30 @@ class Paths:
         """Return the label that ends best, or None, and its last pick."""
         values, tails = self._values[-1], self._tails[-1]
         slope = self._sites[-2] * labels.value + self._sites[-1]
+        low, high = self._reach(labels)
         if math.isinf(params):
             # Tails descend: the first that is allowed. One more where rounding decides.
             most = (allowed - labels.tail) * (1 + _SLACK)
-            pick = len(tails) - np.searchsorted(tails[::-1], most, side="right")
+            pick = np.maximum(len(tails) - np.searchsorted(tails[::-1], most, side="right"), low)
             aim = labels.params + slope * values[np.minimum(pick, len(tails) - 1)]
-            aim = np.where((pick < len(tails)), aim, math.inf)
+            aim = np.where(pick <= high, aim, math.inf)
         else:
             pick = np.searchsorted(values, (params - labels.params) / slope, side="right") - 1
-            aim = np.where(pick >= 0, labels.tail + tails[np.maximum(pick, 0)], math.inf)
+            pick = np.minimum(pick, high)
+            aim = np.where(pick >= low, labels.tail + tails[np.maximum(pick, 0)], math.inf)
         at = int(np.argmin(aim)) if len(aim) else 0
         if len(aim) == 0 or math.isinf(aim[at]):
             return None, 0
         return at, int(pick[at])
+
+    def _reach(self, labels: Labels) -> tuple[Array1, Array1]:
+        """Return the first and the last pick of the last bond that each label may go on to."""
+        wall = self._walls[-1]
+        open_ = np.isfinite(wall if len(self._values) > 1 else wall[[0]])
+        places = labels.pick if len(self._values) > 1 else np.zeros_like(labels.pick)
+        low = np.where(open_.any(axis=1), open_.argmax(axis=1), wall.shape[1])
+        high = wall.shape[1] - 1 - open_[:, ::-1].argmax(axis=1)
+        return low[places], high[places]
 
     def _path(self, picks: Sequence[int]) -> Path:
         values = [1.0, *(v[k] for v, k in zip(self._values, picks, strict=True)), 1.0]
@@ -197,28 +235,28 @@ class Paths:
         tail = math.fsum(t[k] for t, k in zip(self._tails, picks, strict=True))
         return Path(tuple(int(k) for k in picks), params, tail)
 
-    def _onward(self, price: float) -> list[Array1]:
+    def _onward(self, price: float, unit: float = 1.0) -> list[Array1]:
         """Return for each bond and candidate the value of the cheapest rest of the path."""
-        onward = [self._sites[-1] * self._values[-1]]
+        onward = [unit * self._sites[-1] * self._values[-1]]
         for bond in range(len(self._values) - 1, 0, -1):
             ahead = onward[0] + price * self._tails[bond]
             steps = np.multiply.outer(
-                self._values[bond - 1], self._sites[bond] * self._values[bond]
+                self._values[bond - 1], unit * self._sites[bond] * self._values[bond]
             )
             steps += ahead
+            steps += self._walls[bond]
             onward.insert(0, steps.min(axis=1))
         return onward
 
-    def cheapest(self, price: float) -> Path:
-        """Return the path of least value: parameters plus ``price`` times discarded weight."""
-        onward = self._onward(price)
-        picks = [
-            int(np.argmin(self._sites[0] * self._values[0] + price * self._tails[0] + onward[0]))
-        ]
+    def cheapest(self, price: float, unit: float = 1.0) -> Path:
+        """Return the path of least value: ``unit`` for parameters, ``price`` for what is lost."""
+        onward = self._onward(price, unit)
+        start = unit * self._sites[0] * self._values[0] + price * self._tails[0]
+        picks = [int(np.argmin(start + onward[0]))]
         for bond in range(1, len(self._values)):
-            came = self._sites[bond] * self._values[bond - 1][picks[-1]]
+            came = unit * self._sites[bond] * self._values[bond - 1][picks[-1]]
             value = came * self._values[bond] + price * self._tails[bond] + onward[bond]
-            picks.append(int(np.argmin(value)))
+            picks.append(int(np.argmin(value + self._walls[bond][picks[-1]])))
         return self._path(picks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tensornet.budget import fewest_params, least_error
@@ -59,13 +60,19 @@ def within_budget(
     starts += [found for r in (cap, cap - 1) if r and _size(found := uniform(r)) <= max_params]
     ends = [_filled(fronts, factors, start, max_params, keep_dense=keep_dense) for start in starts]
     parts = [Part(f, x, keep_dense=keep_dense) for f, x in zip(fronts, factors, strict=True)]
-    known = min(ends, key=lambda shares: (shares.error, shares.params))
+    known = min(ends, key=partial(_rank, factors))
     merged = best_sum(parts, Aim(max_params, known.error, by_params=False))
     if merged is None:
         return known
     # Thinned fronts may leave room for a bond.
     better = _filled(fronts, factors, merged, max_params, keep_dense=keep_dense)
-    return min(known, better, key=lambda shares: (shares.error, shares.params))
+    return min(known, better, key=partial(_rank, factors))
+
+
+def _rank(factors: Sequence[float], found: Shares) -> tuple[float, float, int]:
+    """Return what is compared: where bounds say that all is lost, less of a bound is better."""
+    bounds = math.fsum(f * c.share for f, c in zip(factors, found.choices, strict=True))
+    return found.error, bounds, found.params
 
 
 def within_error(
@@ -103,7 +110,7 @@ def _size(choices: Sequence[Choice]) -> int:
 
 
 def _error(choices: Sequence[Choice], factors: Sequence[float]) -> float:
-    return math.fsum(f * c.share for f, c in zip(factors, choices, strict=True))
+    return math.fsum(f * c.loss for f, c in zip(factors, choices, strict=True))
 
 
 def _climbed(
@@ -122,7 +129,7 @@ def _climbed(
 
     def gain(k: int) -> tuple[float, int]:
         here, there = hulls[k][at[k]], hulls[k][at[k] + 1]
-        return -factors[k] * (here.share - there.share) / (there.params - here.params), k
+        return -factors[k] * (here.loss - there.loss) / (there.params - here.params), k
 
     heap = [gain(k) for k in range(len(hulls)) if len(hulls[k]) > 1]
     heapq.heapify(heap)
@@ -202,8 +209,8 @@ def _step(front: Front, here: Choice, rest: int, *, keep_dense: bool) -> Choice 
 def _polished(front: Front, here: Choice, rest: int) -> Choice:
     if here.bonds is None or not front.tails:
         return here
-    sites, room = front.costs, here.params + rest
-    found = front.choice(least_error(sites, front.tails, room, front.caps))
+    room, dims = here.params + rest, front.layout.site_dims
+    found = front.choice(least_error(front.costs, front.tails, room, front.caps, dims=dims))
     return found if found.share < here.share else here
 
 
@@ -217,9 +224,10 @@ def _lowered(
         front, here = fronts[k], choices[k]
         if factors[k] == 0.0 or not front.tails:
             continue
-        room = here.share + (allowed - _error(choices, factors)) / factors[k]
-        bonds = fewest_params(front.costs, front.tails, max(room, 0.0), front.caps)
+        room = here.loss + (allowed - _error(choices, factors)) / factors[k]
+        dims = front.layout.site_dims
+        bonds = fewest_params(front.costs, front.tails, max(room, 0.0), front.caps, dims=dims)
         found = front.choice(bonds)
-        if found.share <= room and found.params < here.params:
+        if found.loss <= room and found.params < here.params:
             choices[k] = found
     return Shares(tuple(choices), _error(choices, factors))

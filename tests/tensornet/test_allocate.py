@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import errors
 from tensornet.backend import backend_of
+from tensornet.bonds import structural_bonds
 from tensornet.budget import least_error
 from tensornet.fronts import front_of
 from tensornet.layout import matrix_layout
@@ -148,7 +150,7 @@ def test_one_matrix_gets_what_is_best_for_it(budget):
     front = front_of(W, matrix_layout(24, 36, 3), backend_of(W))
     best = front.choice(least_error(front.layout.site_dims, front.tails, budget, front.caps))
     (found,) = tn.allocate([W], max_params=budget, shape=3)
-    assert found.relative_error == pytest.approx(np.sqrt(best.share), rel=1e-9)
+    assert found.relative_error == pytest.approx(np.sqrt(best.loss), rel=1e-9)
 
 
 def test_the_hull_ends_with_the_dense_matrix():
@@ -156,7 +158,7 @@ def test_the_hull_ends_with_the_dense_matrix():
     front = front_of(W, matrix_layout(24, 36, 3), backend_of(W))
     assert front.hull(keep_dense=True)[-1] == front.dense
     assert all(c.bonds is not None for c in front.hull(keep_dense=False))
-    shares = [c.share for c in front.hull(keep_dense=True)]
+    shares = [c.loss for c in front.hull(keep_dense=True)]
     assert shares == sorted(shares, reverse=True)
 
 
@@ -235,3 +237,40 @@ def test_only_ratios_of_weights_count_however_large():
         assert [row.bonds for row in found] == [row.bonds for row in plain]
     with pytest.raises(errors.OptionError, match="be a positive number, got a larger one"):
         tn.allocate(Ws, max_params=60, shape=2, weights=[10**400, 1, 1])
+
+
+@pytest.mark.parametrize("measure", ["relative", "absolute", "retained"])
+@pytest.mark.parametrize("ratio", [0.05, 0.1, 0.3])
+def test_bonds_can_be_and_errors_are_kept_where_nothing_compresses(measure, ratio):
+    rng = np.random.default_rng(3)
+    Ws = {"q": rng.normal(size=(32, 32)), "i": rng.normal(size=(32, 128))}
+    found = tn.allocate(Ws, ratio=ratio, shape=5, keep_dense=False, measure=measure)
+    for row in found:
+        inner = structural_bonds(row.layout.site_dims, row.bonds)[1:-1]
+        assert inner == row.bonds
+        made = tn.mpo(Ws[row.name], row.layout, bonds=row.bonds)
+        assert made.n_params == row.n_params
+        assert made.certificate.relative_error <= row.relative_error * (1 + 1e-9) <= 1 + 1e-9
+        if measure == "retained":
+            assert made.certificate.relative_error < 0.99
+    assert 0.8 * found.max_params < found.n_params <= found.max_params
+
+
+def test_what_cannot_be_kept_leaves_the_budget_to_others():
+    rng = np.random.default_rng(1)
+    Ws = {"q": rng.normal(size=(32, 32)), "i": rng.normal(size=(32, 128))}
+    found = tn.allocate(Ws, max_params=1024 + 40, weights={"q": 10})
+    assert found["q"].dense
+    assert found.error <= math.sqrt(1 / 11) * (1 + 1e-9)
+
+
+def test_the_retained_share_is_a_product_over_bonds():
+    Ws = [np.diag(2.0 ** -np.arange(8)), np.diag(3.0 ** -np.arange(8))]
+    found = tn.allocate(Ws, max_params=64, shape=((8, 1), (1, 8)), measure="retained")
+    logs = 0.0
+    for W, row in zip(Ws, found, strict=True):
+        s = np.diag(W) ** 2
+        logs += 0.5 * math.log(s[: row.bonds[0]].sum() / s.sum())
+    assert found.error == pytest.approx(math.sqrt(1 - math.exp(logs)))
+    again = tn.allocate(Ws, rtol=found.error * 1.001, shape=((8, 1), (1, 8)), measure="retained")
+    assert again.n_params <= found.n_params

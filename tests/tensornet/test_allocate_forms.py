@@ -118,7 +118,7 @@ def test_the_best_of_all_ways_to_begin_is_taken(budget, keep_dense):
         even = [shares._capped(front, cap, keep_dense=keep_dense) for front in fronts]
         if sum(choice.params for choice in even) <= budget:
             starts.append(even)
-            assert found.error <= sum(f * c.share for f, c in zip(factors, even, strict=True))
+            assert found.error <= sum(f * c.loss for f, c in zip(factors, even, strict=True))
     ends = [
         shares._filled(fronts, factors, start, budget, keep_dense=keep_dense).error
         for start in (starts[0], starts[-1])

@@ -50,7 +50,7 @@ def everything(fronts, factors, keep_dense):
         chains = itertools.product(*(range(1, cap + 1) for cap in one.caps[1:-1]))
         choices = [one.choice(bonds) for bonds in chains] + [one.dense] * keep_dense
         sizes = np.array([float(c.params) for c in choices])
-        parts = factor * np.array([c.share for c in choices])
+        parts = factor * np.array([c.loss for c in choices])
         useful = undominated(sizes, parts)
         params = np.add.outer(params, sizes[useful]).ravel()
         error = np.add.outer(error, parts[useful]).ravel()
@@ -182,11 +182,13 @@ def test_all_chains_below_a_bound_are_found():
     one = front(np.random.default_rng(5), matrix_layout(6, 16, 3))
     chains = itertools.product(*(range(1, cap + 1) for cap in one.caps[1:-1]))
     choices = [one.choice(bonds) for bonds in chains]
-    params, shares_ = (np.array(c, float) for c in zip(*(c[1:] for c in choices), strict=True))
+    params, shares_ = (np.array(c, float) for c in zip(*(c[1:3] for c in choices), strict=True))
     useful = undominated(params, shares_)
     value = params + 300.0 * shares_
     for bound in (value.min(), 1.2 * value.min(), np.inf):
-        found = Paths(one.costs, one.tails, one.caps).within(300.0, bound)
+        found = Paths(one.costs, one.tails, one.caps, dims=one.layout.site_dims).within(
+            300.0, bound
+        )
         near = [at for at in useful if value[at] <= bound * (1 + 1e-12)]
         assert found.params.tolist() == params[near].tolist()
         assert [tuple(b) for b in found.bonds.tolist()] == [choices[at].bonds for at in near]
