@@ -122,6 +122,7 @@ def _attach_embedding(
     padding: Any = plain.padding_idx
     bank.padding_idx = padding
     heads = tied_heads(model)
+    bank.heads = tuple(heads)
     cut_ties(model)
     embedding = MPOEmbedding(bank)
     _put(base_of(model), path, embedding, plain.training)

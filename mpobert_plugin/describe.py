@@ -5,27 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.adapter import AdaptedLinear
-from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import SharingError
-from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
-from mpobert_plugin.outside import EMBEDDING
+from mpobert_plugin.locate import family_of
 from mpobert_plugin.parts import module_beside
+from mpobert_plugin.places import layers_of, misplaced
 from mpobert_plugin.plan import plain_layers
-from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 from mpobert_plugin.sharing import encode, members
 from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from mpobert_plugin.norm_spec import NormSpec
-    from mpobert_plugin.runtime import Banks
     from mpobert_plugin.spec import BankSpec
 
 
@@ -41,7 +36,8 @@ def describe(model: PreTrainedModel) -> str:
     -------
     str
         For each bank its matrices, the error of their decomposition (relative, Frobenius), and for
-        each tensor its shape and the layers of each slice.
+        each tensor its shape and the layers of each slice. Places where something else stands
+        than what was converted follow.
 
     Raises
     ------
@@ -56,7 +52,8 @@ def describe(model: PreTrainedModel) -> str:
     query: 12 x (768 x 768), bonds 1 16 256 144 9 1, 1 central, 12 auxiliary
     """
     banks = banks_of(model)
-    lines = [f"{type(model).__name__}, {banks.plan.n_layers} layers, gauge {banks.plan.gauge}"]
+    layers = f"{len(layers_of(model))} layers"
+    lines = [f"{type(model).__name__}, {layers}, gauge {banks.plan.gauge}"]
     for key, bank in banks.items():
         if not isinstance(bank, StackedBank):
             continue
@@ -75,6 +72,10 @@ def describe(model: PreTrainedModel) -> str:
         f"{spec.role}: plain matrix with an adapter of rank {spec.rank}"
         for spec in banks.plan.beside
         if _has_adapter(model, spec.role)
+    ]
+    # The banks are as they were; what was changed around them is told too.
+    lines += [
+        f"{place.name}: must {place.expected}, got {place.found}" for place in misplaced(model)
     ]
     return "\n".join(lines)
 
@@ -106,6 +107,8 @@ def _users(slices: tuple[int, ...], spec: BankSpec | NormSpec) -> str:
 def assert_shared(model: PreTrainedModel) -> None:
     """Check that the layers share what the plan says: one bank, and slices of one tensor.
 
+    What wraps a module, as LoRA of PEFT and compiled modules do, may stand in its place.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel
@@ -114,8 +117,9 @@ def assert_shared(model: PreTrainedModel) -> None:
     Raises
     ------
     SharingError
-        When a layer reads another bank than the model's, a bank has other tensors than its plan,
-        or two tensors that should be apart are one; the names are told.
+        When layers were removed, added or reordered, when something else stands in the place of
+        what reads a bank, when a layer reads another bank than the model's, a bank has other
+        tensors than its plan, or two tensors that should be apart are one; the names are told.
     ConversionError
         When the model is not converted.
 
@@ -125,26 +129,12 @@ def assert_shared(model: PreTrainedModel) -> None:
     >>> assert_shared(mp.build("mpobert-12", head="none", device="meta"))
     """
     banks = banks_of(model)
-    for name, reader, role in _readers(model):
-        if reader.bank is not banks[role]:
-            raise SharingError(
-                f"{name} must read the bank {role!r} of the model, got another bank. It was "
-                "copied apart from the model: copy the whole model instead."
-            )
-    _check_heads(model, banks)
+    for place in misplaced(model):
+        raise SharingError(str(place))
     owners: dict[int, str] = {}
     for role, bank in banks.items():
         if isinstance(bank, StackedBank):
             _check_bank(role, bank, owners)
-
-
-def _check_heads(model: PreTrainedModel, banks: Banks) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, MPOHead) and module.bank is not banks[EMBEDDING]:
-            raise SharingError(
-                f"{name} must read the bank {EMBEDDING!r} of the model, got another bank. It was "
-                "copied apart from the model: copy the whole model instead."
-            )
 
 
 def _check_bank(role: str, bank: StackedBank, owners: dict[int, str]) -> None:
@@ -168,26 +158,3 @@ def _check_slice(name: str, tensor: Tensor, slices: tuple[int, ...], users: list
     addresses = {tensor[slices[layer]].data_ptr() for layer in users}
     if len(addresses) != 1:
         raise SharingError(f"layers {users} must read one slice of {name}, got {len(addresses)}.")
-
-
-def _readers(model: PreTrainedModel) -> Iterator[tuple[str, Reader, str]]:
-    family, base, plan = family_of(model), base_of(model), banks_of(model).plan
-    paths = {**family.matrices, **family.norms}
-    for number, layer in enumerate(layer_names(model)):
-        for bank in plan.of_layer(number):
-            path = f"{layer}.{paths[bank.role]}"
-            module = base.get_submodule(path)
-            if isinstance(module, Reader):
-                yield prefix_of(model) + path, module, bank.name
-    for spec in banks_of(model).plan.outside:
-        # A model with another head may lack the pooler.
-        outside = module_beside(model, outside_path(model, spec.role))
-        if outside is None:
-            continue
-        name = prefix_of(model) + outside_path(model, spec.role)
-        if not isinstance(outside, Reader):
-            raise SharingError(
-                f"{name} must read the bank {spec.role!r} of the model, got a "
-                f"{type(outside).__name__}, which was put in its place."
-            )
-        yield name, outside, spec.role

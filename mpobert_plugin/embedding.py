@@ -68,6 +68,9 @@ class EmbeddingBank(MPOBank):
     ((1, 2, 6), (29,))
     """
 
+    # Names of the heads that are tied to it, in the model that was converted.
+    heads: tuple[str, ...] = ()
+
     def __init__(
         self, spec: BankSpec, device: Place = None, dtype: torch.dtype | None = None
     ) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +13,7 @@ from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConversionError, MPOBertWarning, shorten
 from mpobert_plugin.fingerprint import fingerprint
 from mpobert_plugin.guard import allow_saving, refuse_saving
+from mpobert_plugin.held import Held, held_of, hold, let_go
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of
 from mpobert_plugin.plain_modules import check_undispatched, check_unwrapped, plain_modules
@@ -25,30 +25,6 @@ if TYPE_CHECKING:
 
     from mpobert_plugin.rounding import MergeReport
     from mpobert_plugin.runtime import Banks
-
-_HELD = "held"
-
-
-@dataclass(frozen=True)
-class Held:
-    """What merging took out of a model, untouched, and what stands in its place.
-
-    Parameters
-    ----------
-    originals : dict of str to torch.nn.Module
-        Readers and adapted layers by full name.
-    plain : dict of str to torch.nn.Module
-        The plain modules in their places.
-    marks : dict of str to Tensor
-        Fingerprints of the plain modules as they were made.
-    banks : dict of str to torch.nn.Module
-        All banks of the model, in their order.
-    """
-
-    originals: dict[str, nn.Module]
-    plain: dict[str, nn.Module]
-    marks: dict[str, Tensor]
-    banks: dict[str, Any]
 
 
 def merge_adapters(model: PreTrainedModel) -> MergeReport:
@@ -113,7 +89,7 @@ def merge_adapters(model: PreTrainedModel) -> MergeReport:
         originals = {name: modules[key] for key, name in made.names.items()}
         plain = {name: made.modules[key].requires_grad_(False) for key, name in made.names.items()}
         marks = {name: fingerprint(module.parameters()) for name, module in plain.items()}
-        _hold(banks, Held(originals, plain, marks, dict(banks.items())))
+        hold(banks, Held(originals, plain, marks, dict(banks.items())))
         _put(model, plain)
         shared = _drop_adapted(banks)
         refuse_saving(base_of(model))
@@ -157,8 +133,8 @@ def unmerge_adapters(model: PreTrainedModel) -> None:
     'MPOLinear'
     """
     banks = banks_of(model)
-    held = vars(banks).get(_HELD)
-    if not isinstance(held, Held):
+    held = held_of(banks)
+    if held is None:
         raise ConversionError(
             "the adapters must be merged, got a model in which they are not. Call "
             "mpobert_plugin.merge_adapters(model) first."
@@ -174,7 +150,7 @@ def unmerge_adapters(model: PreTrainedModel) -> None:
     banks._modules.clear()
     banks._modules.update(held.banks)
     banks.train(banks.training)
-    delattr(banks, _HELD)
+    let_go(banks)
     allow_saving(base_of(model))
 
 
@@ -191,18 +167,13 @@ def is_merged(banks: Banks) -> bool:
     bool
         True between `merge_adapters` and `unmerge_adapters`.
     """
-    return _HELD in vars(banks)
+    return held_of(banks) is not None
 
 
 def _is_adapted(module: nn.Module) -> bool:
     if isinstance(module, MPOLinear) and isinstance(module.bank, MPOBank):
         return module.bank.spec.adapter_rank > 0
     return isinstance(module, AdaptedLinear)
-
-
-def _hold(banks: Banks, held: Held) -> None:
-    # Past nn.Module.__setattr__: what is kept aside is no part of the model.
-    object.__setattr__(banks, _HELD, held)
 
 
 def _put(model: nn.Module, modules: dict[str, nn.Module]) -> None:

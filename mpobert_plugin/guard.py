@@ -73,6 +73,23 @@ def allow_saving(base: nn.Module) -> None:
         del hooks[number]
 
 
+def check_saving(base: nn.Module) -> None:
+    """Raise what a state dict would raise while `refuse_saving` holds, without making one.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        Base model.
+
+    Raises
+    ------
+    ConversionError
+        While its adapters are merged.
+    """
+    if _refuse_saving in base._state_dict_pre_hooks.values():
+        _refuse_saving(base, "", False)
+
+
 def is_marker(tensor: torch.Tensor) -> bool:
     """Return whether a tensor of a state dict is the empty marker.
 

@@ -25,6 +25,8 @@ from mpobert_plugin.init.absent import init_absent
 from mpobert_plugin.locate import BANKS, check_model, prefix_of
 from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
+from mpobert_plugin.saving import look_before_saving
+from mpobert_plugin.stored_depth import check_depth
 from mpobert_plugin.stored_names import named_as_in_model
 from mpobert_plugin.stored_plan import check_plan
 from mpobert_plugin.unfilled import fill_unfilled
@@ -32,7 +34,9 @@ from mpobert_plugin.unfilled import fill_unfilled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from mpobert_plugin.plan import ConversionPlan
 
 
 ALIGNMENT = 64
@@ -43,6 +47,40 @@ class MPOQuantizer(HfQuantizer):
 
     quantization_config: MPOConfig
 
+    def update_attn_implementation(self, config: PretrainedConfig) -> PretrainedConfig:
+        """Return the configuration as it is, if the model may be built from it.
+
+        Parameters
+        ----------
+        config : transformers.PretrainedConfig
+            Configuration of the model that is about to be built.
+
+        Returns
+        -------
+        transformers.PretrainedConfig
+            The same object.
+
+        Raises
+        ------
+        CheckpointError
+            When it asks for other layers than the stored plan, or an MPO checkpoint has no plan.
+        """
+        # transformers shows it here for another reason; later, all layers have been built.
+        check_depth(config, self._stored_plan() if self.pre_quantized else None)
+        return config
+
+    # What transformers calls before the model is built, in versions without the method above.
+    update_tp_plan = update_attn_implementation
+
+    def _stored_plan(self) -> ConversionPlan:
+        plan = self.quantization_config.plan
+        if plan is None:
+            raise CheckpointError(
+                "quantization_config of an MPO checkpoint must hold the plan of its conversion, "
+                "got none. Use the config.json that save_pretrained wrote."
+            )
+        return plan
+
     def _process_model_before_weight_loading(
         self,
         model: PreTrainedModel,
@@ -52,7 +90,6 @@ class MPOQuantizer(HfQuantizer):
     ) -> PreTrainedModel:
         check_model(model)
         shapes = _stored_shapes(checkpoint_files)
-        plan = self.quantization_config.plan
         if not self.pre_quantized:
             if any(f".{BANKS}." in f".{name}" for name in shapes):
                 raise CheckpointError(
@@ -60,11 +97,7 @@ class MPOQuantizer(HfQuantizer):
                     "checkpoint whose config.json has lost its quantization_config. Restore it."
                 )
             return model
-        if plan is None:
-            raise CheckpointError(
-                "quantization_config of an MPO checkpoint must hold the plan of its conversion, "
-                "got none. Use the config.json that save_pretrained wrote."
-            )
+        plan = self._stored_plan()
         check_plan(model, plan)
         banks = Banks(dict(make_banks(plan)), plan)
         attach(model, plan, banks)
@@ -191,6 +224,7 @@ def _align(model: PreTrainedModel) -> None:
 
 def register() -> None:
     """Make the quantizer and its configuration known to transformers; twice does nothing."""
+    look_before_saving()
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(MPOConfig)
     if METHOD not in AUTO_QUANTIZER_MAPPING:

@@ -36,7 +36,7 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
     if (plan.family, plan.n_layers) != (family.name, n_layers):
         raise CheckpointError(
             f"the stored plan must be for {family.name} with {n_layers} layers, got "
-            f"{plan.family} with {plan.n_layers}. {_family_remedy(plan, family)}"
+            f"{plan.family} with {plan.n_layers}. {family_remedy(plan, family)}"
         )
     if plan.sources is not None and not family.repeats_layers:
         raise CheckpointError(
@@ -90,7 +90,28 @@ def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
             )
 
 
-def _family_remedy(plan: ConversionPlan, family: Family) -> str:
+def family_remedy(plan: ConversionPlan, family: Family) -> str:
+    """Return what to do about a plan for another family or another number of layers.
+
+    Parameters
+    ----------
+    plan : ConversionPlan
+        A plan from a file.
+    family : Family
+        Family of the model.
+
+    Returns
+    -------
+    str
+        A sentence.
+
+    Examples
+    --------
+    >>> from mpobert_plugin.families import BERT
+    >>> from mpobert_plugin.plan import ConversionPlan
+    >>> family_remedy(ConversionPlan("bert", 2, (), (), ()), BERT)
+    'Its config.json was changed.'
+    """
     if plan.family == family.name:
         return "Its config.json was changed."
     return (

@@ -10,6 +10,7 @@ ALBERT = register_family(
         model_types=("albert",),
         layer_pattern=r"encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+",
         embedding="embeddings.word_embeddings",
+        layer_counts=("num_hidden_groups", "inner_group_num"),
         matrices={
             "query": "attention.query",
             "key": "attention.key",

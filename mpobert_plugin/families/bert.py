@@ -10,6 +10,7 @@ BERT = register_family(
         model_types=("bert",),
         layer_pattern=r"encoder\.layer\.\d+",
         embedding="embeddings.word_embeddings",
+        layer_counts=("num_hidden_layers",),
         matrices={
             "query": "attention.self.query",
             "key": "attention.self.key",

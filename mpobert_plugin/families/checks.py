@@ -42,6 +42,9 @@ def check_family(family: Family) -> None:
             f"norm_kind of {where} must be {' or '.join(map(repr, NORM_KINDS))}, got "
             f"{family.norm_kind!r}."
         )
+    counts: object = family.layer_counts
+    if not isinstance(counts, tuple) or not all(isinstance(name, str) for name in counts):
+        raise ConfigError(f"layer_counts of {where} must be a tuple of texts, got {counts!r}.")
     if not family.matrices:
         raise ConfigError(f"matrices of {where} must name at least one role, got none.")
     try:

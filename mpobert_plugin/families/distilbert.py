@@ -10,6 +10,7 @@ DISTILBERT = register_family(
         model_types=("distilbert",),
         layer_pattern=r"transformer\.layer\.\d+",
         embedding="embeddings.word_embeddings",
+        layer_counts=("num_hidden_layers",),
         matrices={
             "query": "attention.q_lin",
             "key": "attention.k_lin",

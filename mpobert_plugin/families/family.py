@@ -43,6 +43,9 @@ class Family:
         Whether a conversion must say which matrices it wants, since nobody chose them.
     embedding : str
         Path of the word embedding, seen from the base model; empty when it is not known.
+    layer_counts : tuple of str
+        Fields of the configuration whose product is the number of layer modules, so that a file
+        is refused before layers are built that it does not have; empty when they are not known.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Family:
     norm_kind: str = "layer"
     needs_targets: bool = False
     embedding: str = ""
+    layer_counts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_family(self)
@@ -84,10 +88,30 @@ class Family:
         list of str
             Names as ``base.get_submodule`` takes them.
         """
-        pattern = re.compile(self.layer_pattern)
         # A module that stands for several layers is named for each of them.
         named = base.named_modules(remove_duplicate=False)
-        return [name for name, _ in named if pattern.fullmatch(name)]
+        return [name for name, _ in named if self.is_layer(name)]
+
+    def is_layer(self, name: str) -> bool:
+        """Return whether a name is that of a layer.
+
+        Parameters
+        ----------
+        name : str
+            Full name of a module, seen from the base model.
+
+        Returns
+        -------
+        bool
+            True for a layer itself, False for what is inside.
+
+        Examples
+        --------
+        >>> from mpobert_plugin.families import BERT
+        >>> BERT.is_layer("encoder.layer.3"), BERT.is_layer("encoder.layer.3.output")
+        (True, False)
+        """
+        return re.fullmatch(self.layer_pattern, name) is not None
 
 
 _FAMILIES: dict[str, Family] = {}

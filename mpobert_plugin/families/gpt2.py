@@ -10,6 +10,7 @@ GPT2 = register_family(
         model_types=("gpt2",),
         layer_pattern=r"h\.\d+",
         embedding="wte",
+        layer_counts=("num_hidden_layers",),
         matrices={
             "query_key_value": "attn.c_attn",
             "attention_output": "attn.c_proj",

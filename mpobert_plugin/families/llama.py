@@ -10,6 +10,7 @@ LLAMA = register_family(
         model_types=("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"),
         layer_pattern=r"layers\.\d+",
         embedding="embed_tokens",
+        layer_counts=("num_hidden_layers",),
         matrices={
             "query": "self_attn.q_proj",
             "key": "self_attn.k_proj",

@@ -10,6 +10,7 @@ MPNET = register_family(
         model_types=("mpnet",),
         layer_pattern=r"encoder\.layer\.\d+",
         embedding="embeddings.word_embeddings",
+        layer_counts=("num_hidden_layers",),
         matrices={
             "query": "attention.attn.q",
             "key": "attention.attn.k",

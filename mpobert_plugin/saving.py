@@ -1,0 +1,68 @@
+"""A converted model is looked at before transformers writes the first file of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedModel
+
+from mpobert_plugin.errors import SharingError
+from mpobert_plugin.guard import check_saving
+from mpobert_plugin.locate import BANKS, base_of
+from mpobert_plugin.places import misplaced
+from mpobert_plugin.runtime import Banks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_MARK = "_looks_at_places"
+
+
+def check_places(model: PreTrainedModel) -> None:
+    """Refuse to save a model that its own configuration could not load again.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any model; plain ones pass.
+
+    Raises
+    ------
+    SharingError
+        When a place does not hold what the plan says; its full name is told.
+    ConversionError
+        When adapters are merged.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> check_places(BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes)))
+    """
+    base: nn.Module = base_of(model)
+    # Of all models of transformers, some may have no module there.
+    if not isinstance(getattr(base, "_modules", {}).get(BANKS), Banks):
+        return
+    check_saving(base)
+    for place in misplaced(model):
+        raise SharingError(f"{place} Nothing was written.")
+
+
+def look_before_saving() -> None:
+    """Let ``save_pretrained`` of transformers look at converted models; twice does nothing.
+
+    It writes the configuration before it asks the model for its tensors, so that what refuses
+    then has spoiled a folder already. Plain models are saved as ever.
+    """
+    save: Any = PreTrainedModel.save_pretrained
+    if hasattr(save, _MARK):
+        return
+
+    @functools.wraps(save)
+    def looked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_places(self)
+        return save(self, *args, **kwargs)
+
+    setattr(looked, _MARK, True)
+    PreTrainedModel.save_pretrained = looked  # type: ignore[method-assign, unused-ignore]
