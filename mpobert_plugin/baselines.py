@@ -13,7 +13,7 @@ from mpobert_plugin.budget import budget_of
 from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.counting import planned_report
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.locate import check_model, family_of, is_converted
 from mpobert_plugin.options import own_integer
 from mpobert_plugin.parts import linears_of
@@ -132,8 +132,8 @@ def baseline_config(
     """
     if name not in BASELINES:
         raise ConfigError(
-            f"name must be one of {', '.join(BASELINES)}, got {name!r}. "
-            f"{did_you_mean(str(name), BASELINES)}"
+            f"name must be one of {', '.join(BASELINES)}, got {name!r}."
+            f"{close_to(str(name), BASELINES)}"
         )
     check_model(model)
     roles = target_roles(family_of(model), expand_targets(model, targets, "targets"))

@@ -9,7 +9,7 @@ import torch
 
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import EmbeddingBank
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.options import check_integer
 from mpobert_plugin.rehearsal import Cost, Scene, rehearse
 from mpobert_plugin.runtime import banks_of
@@ -327,8 +327,7 @@ def _check_names(name: object, when: object) -> None:
         )
     if not isinstance(name, str) or name not in known:
         raise ConfigError(
-            f"name must be one of {', '.join(known)}, got {name!r}. "
-            f"{did_you_mean(str(name), known)}"
+            f"name must be one of {', '.join(known)}, got {name!r}.{close_to(str(name), known)}"
         )
     if when not in (None, "training", "evaluation"):
         raise ConfigError(f"when must be 'training' or 'evaluation', got {when!r}.")

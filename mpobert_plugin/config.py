@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean
+from mpobert_plugin.errors import CheckpointError, ConfigError, close_to
 from mpobert_plugin.limits import limit_of, named_limits, of_roles
 from mpobert_plugin.options import (
     check_budget,
@@ -367,8 +367,8 @@ def _word(name: str, value: object, known: Sequence[str | None]) -> None:
     if not isinstance(value, str | None) or value not in known:
         words = [word for word in known if word is not None]
         raise ConfigError(
-            f"{name} must be {' or '.join(map(repr, words))}, got {value!r}. "
-            f"{did_you_mean(str(value), words)}"
+            f"{name} must be {' or '.join(map(repr, words))}, got {value!r}."
+            f"{close_to(str(value), words)}"
         )
 
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 class MPOBertError(Exception):
@@ -87,15 +87,92 @@ def shorten(names: Iterable[str], limit: int = 10) -> str:
     return ", ".join(ordered[:limit]) + f", ... ({len(ordered)} in total)"
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a sentence that names the known words close to a misspelt one, or all known words.
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the singular for one.
+
+    Parameters
+    ----------
+    number : int
+        How many.
+    noun : str
+        In the singular; one whose plural ends in s.
+
+    Returns
+    -------
+    str
+        Thousands are set apart by commas.
+
+    Examples
+    --------
+    >>> counted(1, "sentence"), counted(1200, "document")
+    ('1 sentence', '1,200 documents')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def close_to(name: str, known: Iterable[str]) -> str:
+    """Return what a message that lists the known words says besides, after its full stop.
 
     Parameters
     ----------
     name : str
         What was written.
-    known : sequence of str
-        What could have been meant.
+    known : iterable of str
+        What could have been meant; the same word may come several times.
+
+    Returns
+    -------
+    str
+        A space and a question with up to three close words, or nothing when none is close.
+
+    Examples
+    --------
+    >>> close_to("querry", ["query", "key", "query"]), close_to("fast", ["query", "key"])
+    (" Did you mean 'query'?", '')
+    """
+    close = get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def each_close_to(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return several misspelt names with the known words close to each.
+
+    Parameters
+    ----------
+    names : iterable of str
+        What was written.
+    known : iterable of str
+        What could have been meant, which the message lists already.
+
+    Returns
+    -------
+    str
+        Sentences.
+
+    Examples
+    --------
+    >>> each_close_to(["querry", "fast"], ["query", "key"])
+    "'querry': Did you mean 'query'? 'fast' is close to none of them."
+    """
+    words = list(known)
+    found = {name: close_to(name, words) for name in names}
+    return " ".join(
+        f"{name!r}:{close}" if close else f"{name!r} is close to none of them."
+        for name, close in found.items()
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the known words close to a misspelt one, or all known words.
+
+    A message that lists them already takes `close_to`, so that none is there twice.
+
+    Parameters
+    ----------
+    name : str
+        What was written.
+    known : iterable of str
+        What could have been meant; the same word may come several times.
 
     Returns
     -------
@@ -107,7 +184,5 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     >>> did_you_mean("querry", ["query", "key"])
     "Did you mean 'query'?"
     """
-    close = get_close_matches(name, known, n=3, cutoff=0.6)
-    if close:
-        return "Did you mean " + " or ".join(repr(word) for word in close) + "?"
-    return f"Known names: {', '.join(known)}."
+    words = list(dict.fromkeys(known))
+    return close_to(name, words).lstrip() or f"Known names: {', '.join(words)}."

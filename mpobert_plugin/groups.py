@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.bank import MPOBank
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to, did_you_mean
 from mpobert_plugin.kinds import KINDS, kinds_of
 from mpobert_plugin.locate import check_model, is_converted
 from mpobert_plugin.options import own_number
@@ -145,8 +145,8 @@ def _optimizer(given: object) -> str:
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if name.lower() not in OPTIMIZERS:
         raise ConfigError(
-            f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}. "
-            f"{did_you_mean(name.lower(), OPTIMIZERS)}"
+            f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}."
+            f"{close_to(name.lower(), OPTIMIZERS)}"
         )
     return name.lower()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,5 +120,5 @@ def check_limits(argument: str, limit: Any, roles: Sequence[str]) -> None:
         if role not in (*roles, OTHERS):
             raise ConfigError(
                 f"{argument} must name roles that are converted ({', '.join(roles)}) or "
-                f"{OTHERS!r}, got {role!r}. {did_you_mean(role, roles)} Nothing was changed."
+                f"{OTHERS!r}, got {role!r}.{close_to(role, roles)} Nothing was changed."
             )

@@ -10,7 +10,8 @@ from mpobert_plugin.errors import (
     ConfigError,
     ConversionError,
     TargetError,
-    did_you_mean,
+    close_to,
+    each_close_to,
     shorten,
 )
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
@@ -290,7 +291,7 @@ def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> l
     roles = {path: role for role, path in known.items()} | {role: role for role in known}
     unknown = [name for name in names if name not in roles]
     if unknown:
-        hints = " ".join(f"{name!r}: {_hint(name, known)}" for name in unknown)
+        hints = " ".join(_hint(name, known) for name in unknown)
         raise TargetError(
             f"{argument} must name matrices of the model ({', '.join(known)}), got "
             f"{len(unknown)} unknown of {len(names)}. {hints} Nothing was changed."
@@ -302,9 +303,9 @@ def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> l
 def _hint(name: str, known: Mapping[str, str]) -> str:
     ending = [path for path in known.values() if path.endswith(f".{name}")]
     if ending:
-        return f"Did you mean {' or '.join(map(repr, ending))}?"
-    hint = did_you_mean(name, list(known.values()))
-    return did_you_mean(name, list(known)) if hint.startswith("Known") else hint
+        return f"{name!r}: Did you mean {' or '.join(map(repr, ending))}?"
+    paths = known.values()
+    return each_close_to([name], paths if close_to(name, paths) else known)
 
 
 def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.errors import SharingError, TargetError, did_you_mean
+from mpobert_plugin.errors import SharingError, TargetError, close_to
 from mpobert_plugin.sharing import LayerMap, members
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def by_role(policies: Policies, roles: Mapping[str, str], argument: str) -> dict
         if role is None:
             raise TargetError(
                 f"{argument} must name roles that this conversion has ({', '.join(roles)}), got "
-                f"{name!r}. {did_you_mean(str(name), [*roles, *roles.values()])}"
+                f"{name!r}.{close_to(str(name), [*roles, *roles.values()])}"
             )
         if role in named:
             raise SharingError(f"{argument} must name each role once, got {role!r} twice.")

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from mpobert_plugin.attach import make_banks
 from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.convert import assemble
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.init.fresh import check_identity, fill_fresh
 from mpobert_plugin.init.stable import fresh_factors, scaled_plan
 from mpobert_plugin.linear import MPOLinear
@@ -191,8 +191,8 @@ def _one_of(argument: str, given: object, known: Iterable[str]) -> None:
     names = list(known)
     if not isinstance(given, str) or given not in names:
         raise ConfigError(
-            f"{argument} must be one of {', '.join(names)}, got {given!r}. "
-            f"{did_you_mean(str(given), names)}"
+            f"{argument} must be one of {', '.join(names)}, got {given!r}."
+            f"{close_to(str(given), names)}"
         )
 
 

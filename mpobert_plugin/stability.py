@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.groups import param_groups
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.init.stable import check_scale
@@ -272,8 +272,8 @@ def _check(
     for name in optimizers:
         if name not in RATES:
             raise ConfigError(
-                f"optimizers must be of {', '.join(RATES)}, got {name!r}. "
-                f"{did_you_mean(str(name), list(RATES))}"
+                f"optimizers must be of {', '.join(RATES)}, got {name!r}."
+                f"{close_to(str(name), list(RATES))}"
             )
     _check_options(options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 
 # What may be chosen; the published way is there to be compared with.
 CHOSEN = ("batched", "batched_recompute", "per_group", "per_layer", "factorized")
@@ -56,8 +56,8 @@ class Strategy:
             name = getattr(self, when)
             if name not in known:
                 raise ConfigError(
-                    f"a strategy of {when} must be one of {', '.join(known)}, got {name!r}. "
-                    f"{did_you_mean(str(name), known)}"
+                    f"a strategy of {when} must be one of {', '.join(known)}, got {name!r}."
+                    f"{close_to(str(name), known)}"
                 )
         if type(self.group) is not int or self.group < 1:
             raise ConfigError(f"group must be a number of layers from 1 on, got {self.group!r}.")

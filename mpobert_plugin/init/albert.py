@@ -15,7 +15,7 @@ from mpobert_plugin.errors import (
     ConversionError,
     ModelTypeError,
     MPOBertWarning,
-    did_you_mean,
+    close_to,
 )
 from mpobert_plugin.init.stable import DEEP_INITS, Deep, check_scale
 from mpobert_plugin.locate import check_model, family_of, is_converted, repeated_layers
@@ -166,7 +166,7 @@ def _deep(
     if not isinstance(init, str) or init not in DEEP_INITS:
         words = ", ".join(map(repr, DEEP_INITS))
         raise ConfigError(
-            f"deep_init must be one of {words}, got {init!r}. {did_you_mean(str(init), DEEP_INITS)}"
+            f"deep_init must be one of {words}, got {init!r}.{close_to(str(init), DEEP_INITS)}"
         )
     check_scale(scale)
     if init == "copy" and scale is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.options import own_number
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def check_scale(scale: object) -> None:
     """
     if scale is not None and (not isinstance(scale, str) or scale not in SCALES):
         raise ConfigError(
-            f"scale must be 'product', 'per_core' or None, got {scale!r}. "
-            f"{did_you_mean(str(scale), SCALES)}"
+            f"scale must be 'product', 'per_core' or None, got {scale!r}."
+            f"{close_to(str(scale), SCALES)}"
         )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean
+from mpobert_plugin.errors import ConfigError, TargetError, each_close_to
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
 from mpobert_plugin.needs import require
@@ -181,7 +181,7 @@ def _roles(targets: object, known: dict[str, str]) -> list[str]:
     roles = {path: role for role, path in known.items()} | {role: role for role in known}
     unknown = [name for name in listed if name not in roles]
     if unknown:
-        hints = " ".join(f"{n!r}: {did_you_mean(str(n), list(known))}" for n in unknown)
+        hints = each_close_to(map(str, unknown), known)
         raise TargetError(
             f"targets must name matrices of the model ({', '.join(known)}), got {len(unknown)} "
             f"unknown of {len(listed)}. {hints}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,8 @@ class Precision:
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
             raise ConfigError(
-                f"precision must be {', '.join(map(repr, FORMATS))}, got {self.name!r}. "
-                f"{did_you_mean(str(self.name), FORMATS)}"
+                f"precision must be {', '.join(map(repr, FORMATS))}, got {self.name!r}."
+                f"{close_to(str(self.name), FORMATS)}"
             )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.presets import PRESETS, SMALL_PRESETS
 
 # For a laptop: minutes, and every part of a long run happens.
@@ -52,7 +52,7 @@ def preset_settings(name: object) -> dict[str, Any]:
     """
     if not isinstance(name, str) or name not in SETTINGS:
         raise ConfigError(
-            f"preset must be one of {', '.join(SETTINGS)}, got {name!r}. "
-            f"{did_you_mean(str(name), list(SETTINGS))}"
+            f"preset must be one of {', '.join(SETTINGS)}, got {name!r}."
+            f"{close_to(str(name), list(SETTINGS))}"
         )
     return dict(SETTINGS[name])

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import fields
 from typing import Any
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.options import check_integer, own_integer, own_number
 
 OPTIMIZERS = ("lamb", "adamw")
@@ -118,8 +118,8 @@ def check_words(config: Any) -> None:
         value = getattr(config, name)
         if value not in words:
             raise ConfigError(
-                f"{name} must be {', '.join(map(repr, words))}, got {value!r}. "
-                f"{did_you_mean(str(value), words)}"
+                f"{name} must be {', '.join(map(repr, words))}, got {value!r}."
+                f"{close_to(str(value), words)}"
             )
     _check_together(config)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from mpobert_plugin.errors import CheckpointError, ConfigError, did_you_mean, shorten
+from mpobert_plugin.errors import CheckpointError, ConfigError, close_to, shorten
 from mpobert_plugin.init.albert import from_albert
 from mpobert_plugin.presets import PRESETS, SMALL_PRESETS, build
 from mpobert_plugin.train.checkpoint import SEAL, Checkpoints, read_checkpoint
@@ -57,10 +57,10 @@ def start_model(given: Any, corpus: Corpus, length: int, seed: int = 0) -> PreTr
     options = _options(given)
     kinds = [kind for kind in KINDS if kind in options]
     if len(kinds) != 1:
-        hints = "" if kinds else " ".join(did_you_mean(name, KINDS) for name in options)
+        hints = "" if kinds else "".join(close_to(name, KINDS) for name in options)
         raise ConfigError(
             f"model must have one of {', '.join(KINDS)}, got {', '.join(kinds) or 'none'} of "
-            f"{', '.join(options) or 'nothing'}. {hints}".rstrip()
+            f"{', '.join(options) or 'nothing'}.{hints}"
         )
     name = options.pop(kinds[0])
     torch.manual_seed(seed)
@@ -88,8 +88,8 @@ def _options(given: Any) -> dict[str, Any]:
         if Path(given).is_dir():
             return {"folder": given}
         raise ConfigError(
-            f"model must be a preset ({', '.join(known)}) or a folder, got {given!r}. "
-            f"{did_you_mean(given, known)}"
+            f"model must be a preset ({', '.join(known)}) or a folder, got {given!r}."
+            f"{close_to(given, known)}"
         )
     if not isinstance(given, Mapping):
         raise ConfigError(f"model must be a name or a mapping, got {given!r}.")

@@ -155,7 +155,7 @@ class TestM09WrongNames:
     @pytest.mark.parametrize("targets", [["query", "FAKE_MODULE"], ["FAKE_MODULE"], "FAKE_MODULE"])
     def test_a_name_that_does_not_exist(self, targets):
         model = classifier()
-        with pytest.raises(TargetError, match=r"1 unknown of [12].* 'FAKE_MODULE': Known names"):
+        with pytest.raises(TargetError, match=r"unknown of .* 'FAKE_MODULE' is close to none"):
             mp.peft.lora_config(model, targets=targets)
         with pytest.raises(TargetError, match=r"must name matrices of the model .query, key, "):
             mp.peft.lora_config(model, targets=["querry"])

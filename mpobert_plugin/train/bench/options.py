@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.options import check_integer
 from mpobert_plugin.presets import PRESETS, SMALL_PRESETS
 from mpobert_plugin.train.precision import FORMATS
@@ -71,9 +71,9 @@ class BenchOptions:
             given = getattr(self, name)
             unknown = [word for word in given if word not in known]
             if unknown or not given:
-                hint = did_you_mean(str(unknown[0]), known) if unknown else ""
+                hint = close_to(str(unknown[0]), known) if unknown else ""
                 raise ConfigError(
-                    f"{name} must be some of {', '.join(known)}, got {', '.join(given) or 'none'}. "
+                    f"{name} must be some of {', '.join(known)}, got {', '.join(given) or 'none'}."
                     f"{hint}"
                 )
         check_integer("accumulation", self.accumulation, least=1)

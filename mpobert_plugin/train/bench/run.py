@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from mpobert_plugin.errors import ConfigError, did_you_mean
+from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.presets import build
 from mpobert_plugin.train.bench.ablation import ablation
 from mpobert_plugin.train.bench.host import host
@@ -113,8 +113,8 @@ def run_bench(
     for name in sections:
         if name not in SECTIONS:
             raise ConfigError(
-                f"a section must be one of {', '.join(SECTIONS)}, got {name!r}. "
-                f"{did_you_mean(name, list(SECTIONS))}"
+                f"a section must be one of {', '.join(SECTIONS)}, got {name!r}."
+                f"{close_to(name, list(SECTIONS))}"
             )
     out.mkdir(parents=True, exist_ok=True)
     file, end = out / RECORD, time.monotonic() + options.limit
