@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from mpobert_plugin.errors import counted
 from mpobert_plugin.reader import Reader
 from mpobert_plugin.stacked import Place, StackedBank, handed_slices
 
@@ -85,7 +86,8 @@ class MPONormBank(StackedBank):
         str
             One line.
         """
-        return f"{len(self.spec.slices)} x {self.spec.size}, {max(self.spec.slices) + 1} slices"
+        slices = counted(max(self.spec.slices) + 1, "slice")
+        return f"{len(self.spec.slices)} x {self.spec.size}, {slices}"
 
 
 class MPOLayerNorm(Reader):

@@ -35,6 +35,7 @@ def prepare(
     An interrupted command goes on where it was when it is given again. Exit code: 0 when done,
     2 when it cannot run, 130 when Ctrl-C ends it.
     """
+    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from mpobert_plugin.train.data.prepare import Vocabulary
@@ -44,7 +45,10 @@ def prepare(
     columns = SpinnerColumn(), TextColumn("{task.completed:,} characters"), TimeElapsedColumn()
     names = {"overwrite=True": "--force", "field=": "--field"}
     again = said("Give the command again to go on.", names)
-    with again, Progress(*columns, transient=True) as bar:
+    console = Console()
+    # A file or a pipe would get an empty line in place of the bar.
+    hidden = not console.is_interactive
+    with again, Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None)
         corpus = run(
             sources,

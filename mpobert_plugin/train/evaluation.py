@@ -68,20 +68,22 @@ def means(numbers: Tensor, counts: Tensor) -> dict[str, float]:
     -------
     dict of str to float
         'loss' (the sum of both means, natural logarithms), 'masked_loss', 'order_loss',
-        'masked_accuracy', 'order_accuracy'.
+        'masked_accuracy', 'order_accuracy'; without those of a task that nothing was asked for.
 
     Examples
     --------
     >>> found = means(torch.tensor([14.0, 1.0, 1.0, 1.0]), torch.tensor([2, 2]))
     >>> found["loss"], found["masked_accuracy"]
     (7.5, 0.5)
+    >>> means(torch.tensor([14.0, 0.0, 1.0, 0.0]), torch.tensor([2, 0]))
+    {'loss': 7.0, 'masked_loss': 7.0, 'masked_accuracy': 0.5}
     """
     tokens, orders, right_tokens, right_orders = numbers.tolist()
-    asked, pairs = (max(1.0, count) for count in counts.tolist())
-    return {
-        "loss": tokens / asked + orders / pairs,
-        "masked_loss": tokens / asked,
-        "order_loss": orders / pairs,
-        "masked_accuracy": right_tokens / asked,
-        "order_accuracy": right_orders / pairs,
-    }
+    asked, pairs = counts.tolist()
+    found = {"loss": tokens / max(1.0, asked) + orders / max(1.0, pairs)}
+    if asked:
+        found |= {"masked_loss": tokens / asked, "masked_accuracy": right_tokens / asked}
+    # A model without that head leaves zeros; with one, a loss of zero comes of right answers.
+    if pairs and (orders or right_orders):
+        found |= {"order_loss": orders / pairs, "order_accuracy": right_orders / pairs}
+    return found

@@ -100,10 +100,9 @@ class Interval:
         Returns
         -------
         dict of str to float
-            As `means` gives them; all are NaN when every step was lost.
+            As `means` gives them; a loss of NaN alone when every step was lost.
         """
-        found = means(self.numbers, self.counts)
-        return found if self.summed else dict.fromkeys(found, math.nan)
+        return means(self.numbers, self.counts) if self.summed else {"loss": math.nan}
 
     def speeds(
         self, model: PreTrainedModel, config: PretrainConfig, device: torch.device, processes: int

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LINES = "log.jsonl"
 BOARD = "tensorboard"
+_TASKS = ("masked", "order")
 # What follows losses and accuracies on the line of a step.
 _COLUMNS = (
     ("grad_norm", "gradient {:.2f}"),
@@ -180,17 +181,43 @@ def train_line(step: int, steps: int, values: Mapping[str, Any]) -> str:
     >>> train_line(10, 100, values)[:51]
     'step 10/100  loss 7.500 (tokens 6.900, order 0.600)'
     """
-    both = f"tokens {values['masked_loss']:.3f}, order {values['order_loss']:.3f}"
+    tokens, order = (_shown(values, f"{task}_loss", "{:.3f}") for task in _TASKS)
     parts = [
         f"step {step}/{steps}",
-        f"loss {values['loss']:.3f} ({both})",
-        f"right {100 * values['masked_accuracy']:.1f} %, {100 * values['order_accuracy']:.1f} %",
+        f"loss {values['loss']:.3f} (tokens {tokens}, order {order})",
+        right_line(values),
     ]
     parts += [text.format(values[name]) for name, text in _COLUMNS if name in values]
     parts.append(f"{clock(values['left'])} left")
     if values.get("skipped"):
         parts.append(f"{values['skipped']} skipped, scale {values['loss_scale']:g}")
     return "  ".join(parts)
+
+
+def right_line(values: Mapping[str, Any]) -> str:
+    """Return the shares of right answers for people.
+
+    Parameters
+    ----------
+    values : mapping
+        Output of `means`, and perhaps more.
+
+    Returns
+    -------
+    str
+        Masked tokens first, then orders; a dash for a task that nothing was asked for.
+
+    Examples
+    --------
+    >>> right_line({"masked_accuracy": 0.125})
+    'right 12.5 %, -'
+    """
+    percent = {name: 100 * values[name] for name in values if name.endswith("_accuracy")}
+    return f"right {', '.join(_shown(percent, f'{task}_accuracy', '{:.1f} %') for task in _TASKS)}"
+
+
+def _shown(values: Mapping[str, Any], name: str, form: str) -> str:
+    return form.format(values[name]) if name in values else "-"
 
 
 def clock(seconds: float) -> str:

@@ -15,7 +15,7 @@ from mpobert_plugin.train.data.counter import mixed
 from mpobert_plugin.train.evaluation import evaluate, means
 from mpobert_plugin.train.guard import Health, examine
 from mpobert_plugin.train.interval import Interval
-from mpobert_plugin.train.journal import train_line
+from mpobert_plugin.train.journal import right_line, train_line
 from mpobert_plugin.train.late import Sent
 from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.optimizers import Rates, set_rate
@@ -288,8 +288,7 @@ class Loop:
         )
         self.journal.record("eval", progress.step, found)
         self.journal.say(
-            f"held out after {progress.step} steps: loss {found['loss']:.3f}, "
-            f"right {100 * found['masked_accuracy']:.1f} %, {100 * found['order_accuracy']:.1f} %"
+            f"held out after step {progress.step}: loss {found['loss']:.3f}, {right_line(found)}"
         )
         if found["loss"] < progress.best_loss:
             progress.best_loss, progress.best_step = found["loss"], progress.step
@@ -303,12 +302,14 @@ class Loop:
         """Stop or go back, as the settings say; True when the loop goes on."""
         failed = self.progress.step + self.progress.offset
         self._late.clear()
-        self.journal.event(self.progress.step, text)
         back = self.checkpoints.newest() if self.config.guard == "rollback" else None
         rollbacks = self.progress.health.rollbacks + 1
         if back is None or rollbacks > _MOST_ROLLBACKS:
+            # Kept and not told: the error says it.
+            self.journal.record("event", self.progress.step, {"text": text})
             before = f" The run has gone back {rollbacks - 1} times." if rollbacks > 1 else ""
             raise DivergenceError(f"step {self.progress.step}: {text}{before}")
+        self.journal.event(self.progress.step, text)
         self.resume(back)
         # Other samples than those that led there.
         self.progress.offset = failed - self.progress.step

@@ -212,4 +212,5 @@ def check_names(options: Mapping[str, Any], also: Sequence[str] = ()) -> None:
     if unknown:
         meant = [*also, *known]
         hints = " ".join(f"{name!r}: {did_you_mean(name, meant)}" for name in unknown)
-        raise ConfigError(f"{len(unknown)} of the settings are unknown. {hints}")
+        are = "is" if len(unknown) == 1 else "are"
+        raise ConfigError(f"{len(unknown)} of the settings {are} unknown. {hints}")

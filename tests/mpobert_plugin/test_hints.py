@@ -37,6 +37,12 @@ def test_one_is_singular(number, told):
     assert counted(number, "step") == told
 
 
+def test_a_norm_of_all_layers_has_one_slice():
+    model = mp.convert(tiny(), share_norm="all", fit="first")
+    assert "2 x 16, 1 slice)" in repr(model)
+    assert "2 x 16, 2 slices)" in repr(mp.convert(tiny()))
+
+
 def test_options_of_a_preset_and_of_its_model_are_told_once():
     with pytest.raises(mp.errors.ConfigError, match="'vocabsize'") as error:
         mp.build("mpobert-48", device="meta", vocabsize=3)

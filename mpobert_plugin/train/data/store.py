@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpobert_plugin.errors import DataError
+from mpobert_plugin.errors import DataError, counted
 from mpobert_plugin.train.aside import sha256_of
 from mpobert_plugin.train.data.vocabulary import (
     Special,
@@ -74,9 +74,9 @@ class Corpus:
 
     def __repr__(self) -> str:
         return (
-            f"Corpus({str(self.folder)!r}: {len(self.tokens):,} tokens, "
-            f"{len(self.sentences) - 1:,} sentences, {len(self.documents) - 1:,} documents, "
-            f"vocabulary {self.vocab_size:,})"
+            f"Corpus({str(self.folder)!r}: {counted(len(self.tokens), 'token')}, "
+            f"{counted(len(self.sentences) - 1, 'sentence')}, "
+            f"{counted(len(self.documents) - 1, 'document')}, vocabulary {self.vocab_size:,})"
         )
 
 

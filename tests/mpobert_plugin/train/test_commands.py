@@ -40,6 +40,8 @@ def test_from_text_to_a_model(tmp_path):
     data = tmp_path / "data"
     done = invoke("prepare", tmp_path / "text.txt", "-o", data, "--size", 90, "--workers", 1)
     assert done.exit_code == 0, done.output
+    # Nothing stands before it, not even an empty line in place of a bar.
+    assert done.stdout.startswith("Corpus(")
     assert "40 documents" in done.stdout
     sizes = [f"model.{name}={value}" for name, value in SMALL.items()]
     words = ["model.preset=mpobert-12", *sizes, f"data={data}", f"out={tmp_path / 'run'}"]
@@ -81,6 +83,7 @@ def test_what_is_wrong_is_said_without_a_traceback(words, message):
     done = invoke(*words)
     assert done.exit_code == 2
     assert message in done.stderr
+    assert done.stdout == ""
     assert "Traceback" not in done.output
 
 

@@ -73,8 +73,11 @@ def test_weights_that_are_no_numbers_stop_the_run_and_are_never_kept(
 ):
     spoil(monkeypatch, 4)
     config = BASE.replace(optimizer=optimizer, save_every=1, keep=8)
+    said = []
     with pytest.raises(DivergenceError, match=r"step \d: The loss is nan\. Try a smaller lr"):
-        pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
+        pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu", say=said.append)
+    # The error says it, and the console need not say it twice.
+    assert not any("The loss is nan" in text for text in said)
     folders = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
     assert [folder.name[-1] for folder in folders] == ["1", "2", "3", "4"]
     for folder in folders:
@@ -91,6 +94,7 @@ def test_going_back_mends_weights_that_are_no_numbers(corpus, tmp_path, monkeypa
     result = pretrain(model, corpus, config, tmp_path / "run", device="cpu", say=said.append)
     assert result.finished
     assert "Back at step 3." in said
+    assert sum("The loss is nan. Try" in text for text in said) == 1
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     state = json.loads((result.checkpoint / "checkpoint.json").read_text())["state"]
     # The samples of the steps that led there are left out.

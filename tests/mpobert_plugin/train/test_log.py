@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from types import ModuleType
 
@@ -12,18 +13,21 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from transformers import RobertaForMaskedLM
 
 import mpobert_plugin as mp
 from mpobert_plugin.cli.bar import step_bar
 from mpobert_plugin.kinds import kinds_of
 from mpobert_plugin.train import interval as interval_module
 from mpobert_plugin.train import journal as journal_module
+from mpobert_plugin.train.data.prepare import Vocabulary, prepare
 from mpobert_plugin.train.engine import StepResult
 from mpobert_plugin.train.gradients import Gradients
 from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import Journal, train_line
 from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.run import pretrain
+from tests.mpobert_plugin.train.tiny import ROBERTA
 from tests.mpobert_plugin.train.tiny_run import BASE, corpus_in, fresh
 
 ADAPTED = {"adapter_rank": 2}
@@ -79,7 +83,7 @@ def test_lines_for_people_have_what_matters(told):
     (line,) = [text for text in lines if text.startswith("step 4/5")]
     for part in ("loss ", "(tokens ", "right ", "gradient ", "lr ", "tokens/s", "GiB", "left"):
         assert part in line
-    assert any(text.startswith("held out after 4 steps: loss ") for text in lines)
+    assert any(text.startswith("held out after step 4: loss ") for text in lines)
 
 
 def test_norms_are_those_of_what_the_optimizer_changed(corpus, tmp_path):
@@ -205,6 +209,23 @@ def test_a_line_names_skipped_steps_and_the_share_of_peak():
         "step 1/2  loss 0.500 (tokens 0.500, order 0.500)  right 50.0 %, 50.0 %  gradient 2.00  "
         "lr 1.00e-03  12,000 tokens/s  0.43 of peak  7.2 GiB  0:01:01 left  2 skipped, scale 32768"
     )
+
+
+def test_what_nothing_was_asked_for_is_a_dash(corpus, tmp_path):
+    """Documents of one sentence have no order, and some models no head for it."""
+    lone = prepare(["One sentence alone"] * 20, tmp_path / "lone", Vocabulary(size=60))
+    plain = RobertaForMaskedLM(ROBERTA)
+    for name, model, text in (("lone", fresh(), lone), ("headless", plain, corpus)):
+        run, lines = tmp_path / name / "run", []
+        config = BASE.replace(steps=2, eval_every=2, eval_batches=1, length=24)
+        pretrain(model, text, config, run, held_out=text, device="cpu", say=lines.append)
+        for record in (*records(run), *records(run, "eval")):
+            assert not {"order_loss", "order_accuracy"} & set(record)
+            assert record["loss"] == record["masked_loss"]
+        (line,) = [text for text in lines if text.startswith("step 2/2")]
+        assert ", order -)  right " in line
+        assert " %, -  gradient" in line
+        assert any(re.search(r"^held out after step 2: .* %, -$", text) for text in lines)
 
 
 def scalars(run):

@@ -62,7 +62,7 @@ def test_what_is_no_word_of_a_setting_is_refused_by_name(name, value):
 
 @pytest.mark.parametrize("name", [1, None, ("lr",), "LR", "lr ", ""])
 def test_names_that_are_no_settings(name):
-    with pytest.raises(ConfigError, match="1 of the settings are unknown"):
+    with pytest.raises(ConfigError, match="1 of the settings is unknown"):
         PretrainConfig.from_dict({name: 2})
 
 
@@ -136,13 +136,12 @@ def test_folders_that_cannot_be_written(corpus, tmp_path):
         pretrain(fresh(), corpus, SHORT, None, device="cpu")
 
 
-@pytest.mark.parametrize("inside", ["run", "."])
-def test_a_run_inside_its_data_harms_neither(corpus, tmp_path, inside):
+def test_a_run_inside_its_data_harms_neither(corpus, tmp_path):
     data = shutil.copytree(corpus.folder, tmp_path / "data")
     config = SHORT.replace(steps=4, save_every=2)
-    pretrain(fresh(), data, config, data / inside, device="cpu")
-    shutil.rmtree(data / inside / "checkpoints" / "step-000000004")
-    assert pretrain(fresh(), data, config, data / inside, device="cpu").finished
+    pretrain(fresh(), data, config, data / "run", device="cpu")
+    shutil.rmtree(data / "run" / "checkpoints" / "step-000000004")
+    assert pretrain(fresh(), data, config, data / "run", device="cpu").finished
     assert open_corpus(data, verify=True).checksum == corpus.checksum
 
 
@@ -187,7 +186,7 @@ def test_little_text_works(tmp_path, docs, task):
     for record in losses(tmp_path / "run"):
         assert math.isfinite(record["loss"])
         if task == "full" or "alone" in docs[0]:
-            assert record["order_loss"] == 0.0
+            assert not {"order_loss", "order_accuracy"} & set(record)
 
 
 def test_a_batch_without_masked_tokens_trains_nothing(tmp_path):
@@ -200,7 +199,8 @@ def test_a_batch_without_masked_tokens_trains_nothing(tmp_path):
     assert pretrain(model, corpus, config, tmp_path / "run", device="cpu").finished
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
     for record in losses(tmp_path / "run"):
-        assert (record["loss"], record["masked_loss"], record["order_loss"]) == (0.0, 0.0, 0.0)
+        assert record["loss"] == 0.0
+        assert not {"masked_loss", "order_loss"} & set(record)
         assert record["grad_norm"] == 0.0
         assert record["skipped"] == 0
 

@@ -47,6 +47,14 @@ def test_sentences_and_documents_come_back(tmp_path):
     assert "5 sentences, 2 documents" in repr(corpus)
 
 
+def test_one_of_a_kind_is_singular(tmp_path):
+    known = prepare([TEXT], tmp_path / "a", SMALL)
+    assert "tokens, 1 document, " in repr(known).replace("5 sentences, ", "")
+    assert "1 token, 1 sentence, 1 document" in repr(
+        prepare(["a"], tmp_path / "b", Vocabulary(known.folder))
+    )
+
+
 @pytest.mark.parametrize("form", ["txt", "xz", "gz", "jsonl", "list", "records", "folder"])
 def test_every_form_of_the_same_text_is_the_same_corpus(tmp_path, form):
     docs = [d.strip() for d in TEXT.split("\n\n")]
