@@ -22,6 +22,7 @@ from mpobert_plugin.train.loop import Loop
 from mpobert_plugin.train.place import device_of, folder_of
 from mpobert_plugin.train.processes import joined
 from mpobert_plugin.train.rebuilding import choose_rebuilding
+from mpobert_plugin.train.run_folder import CHECKPOINTS, CONFIG, check_out
 from mpobert_plugin.train.same_run import check_same_run, machine_of, what_is_inexact
 from mpobert_plugin.train.settings import PretrainConfig
 from mpobert_plugin.train.settings_file import split_settings
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.processes import Processes
 
 _log = logging.getLogger("mpobert_plugin.train")
-CONFIG = "config.json"
 _ELSEWHERE = ("model", "data", "held_out", "out")
 
 
@@ -119,7 +119,7 @@ def pretrain(
     DataError
         When the text cannot be used.
     CheckpointError
-        When the folder has another run, or cannot be written.
+        When the folder has another run or other things, or cannot be written.
     DivergenceError
         When the loss is lost.
     """
@@ -127,6 +127,7 @@ def pretrain(
     if not isinstance(config, PretrainConfig):
         raise ConfigError(f"config must be a PretrainConfig, got {type(config).__name__}.")
     folder = folder_of(out)
+    check_out(folder)
     with (
         joined(device_of(device)) as processes,
         end_on_signal() as wish,
@@ -135,7 +136,7 @@ def pretrain(
     ):
         quiet = say if processes.first else _nothing
         journal = Journal(folder, quiet, processes.first, progress)
-        checkpoints = Checkpoints(folder / "checkpoints", config.keep, quiet)
+        checkpoints = Checkpoints(folder / CHECKPOINTS, config.keep, quiet)
         corpus = _opened(data)
         extra = {
             "config": config.to_dict(),
@@ -180,6 +181,8 @@ def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
         When a setting is unknown or impossible, or model or data is missing.
     DataError
         When the text cannot be used.
+    CheckpointError
+        When the folder for the run holds other things.
     """
     config, found = split_settings(path, words, _ELSEWHERE)
     for name in ("model", "data"):
@@ -188,12 +191,15 @@ def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
                 f"{name} must be given, in the file or as {name}=..., got nothing. A model is a "
                 "preset such as mpobert-12 or a folder; data is what `mpobert prepare` wrote."
             )
+    out = str(found.get("out", "mpobert-run"))
+    # Before text is opened and a model made, which take their time.
+    check_out(Path(out))
     corpus = open_corpus(str(found["data"]))
     return {
         "model": start_model(found["model"], corpus, config.length, config.seed),
         "data": corpus,
         "config": config,
-        "out": str(found.get("out", "mpobert-run")),
+        "out": out,
         "held_out": None if found.get("held_out") is None else str(found["held_out"]),
         "origin": {name: found[name] for name in _ELSEWHERE if name in found},
     }
