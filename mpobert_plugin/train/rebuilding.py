@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from mpobert_plugin.train.setup import Parts
 
 ONCE, EACH = "per_step", "per_micro_batch"
+_WORDS = {ONCE: "once for a step", EACH: "for each micro-batch"}
 # More tell no more; the first round warms up.
 _MOST, _ROUNDS = 8, 3
 # Rebuilding once has to be slower by more than a measurement errs.
 _MARGIN = 1.05
+# On a processor a run has to take this many times what measuring takes. On a GPU measuring takes
+# seconds, and finds besides whether there is room for matrices that stay.
+_TIMES = 20
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,22 @@ class Rebuilding:
     accumulation : int
         Micro-batches of a step for which that was found.
     seconds : tuple of float, optional
-        What a step took with each, over all processes; None when it was not measured now.
+        What some micro-batches took with each, as the mean of all processes; None when it was not
+        measured now.
+    short : int
+        For a run that is too short for measuring, the steps from which on it pays; else 0.
 
     Examples
     --------
-    >>> Rebuilding("per_step", 4, (0.9, 1.0)).told()
-    'Matrices are rebuilt once for a step: 0.90 of the time of once for each of 4 micro-batches.'
+    >>> print(Rebuilding("per_step", 4, (0.9, 1.0)).told())
+    Matrices are rebuilt once for a step: 4 micro-batches took 0.900 s, and 1.00 s when they were
+    rebuilt for each micro-batch.
     """
 
     name: str
     accumulation: int
     seconds: tuple[float, float] | None = None
+    short: int = 0
 
     def kept(self) -> dict[str, Any]:
         """Return what a checkpoint keeps.
@@ -67,24 +76,37 @@ class Rebuilding:
         Returns
         -------
         str
-            Empty when nothing was measured.
+            Empty when a run goes on as it was.
         """
+        when = _WORDS[self.name]
+        if self.short:
+            return (
+                f"Matrices are rebuilt {when}; runs of at least {self.short} steps measure whether "
+                "for each micro-batch is faster."
+            )
         if self.seconds is None:
             return ""
-        once, each = self.seconds
         if math.inf in self.seconds:
-            word = "the device has no room for matrices that stay"
-        else:
-            word = f"{once / each:.2f} of the time of once for each of {self.accumulation}"
-            word += " micro-batches"
-        when = "once for a step" if self.name == ONCE else "for each micro-batch"
-        return f"Matrices are rebuilt {when}: {word}."
+            return f"Matrices are rebuilt {when}: the device has no room for matrices that stay."
+        own, other = self.seconds if self.name == ONCE else self.seconds[::-1]
+        near = ", a difference within what measuring errs" if own > other else ""
+        return (
+            f"Matrices are rebuilt {when}: {_tried(self.accumulation)} micro-batches took "
+            f"{own:#.3g} s, and {other:#.3g} s when they were rebuilt "
+            f"{_WORDS[EACH if self.name == ONCE else ONCE]}{near}."
+        )
 
 
 def choose_rebuilding(
-    parts: Parts, wanted: str, kept: Mapping[str, Any] | None = None
+    parts: Parts,
+    wanted: str,
+    kept: Mapping[str, Any] | None = None,
+    steps: float = math.inf,
+    say: Callable[[str], None] | None = None,
 ) -> Rebuilding | None:
     """Return how matrices are rebuilt, after telling the engine; it is measured for 'auto'.
+
+    A run on a processor that is too short for that takes 'per_step'.
 
     Parameters
     ----------
@@ -94,6 +116,10 @@ def choose_rebuilding(
         'auto', 'per_step' or 'per_micro_batch'.
     kept : mapping, optional
         What a checkpoint has: a run goes on as it was, while its steps have as many micro-batches.
+    steps : float
+        Steps of the whole run.
+    say : callable, optional
+        Called with a line for people before anything is measured, which may take minutes.
 
     Returns
     -------
@@ -106,12 +132,37 @@ def choose_rebuilding(
         return None
     if kept is not None and kept.get("accumulation") == accumulation:
         found = Rebuilding(str(kept["name"]), accumulation)
+    elif steps < _least(accumulation) and not _is_cheap(parts.engine.processes.device):
+        found = Rebuilding(ONCE, accumulation, short=_least(accumulation))
     else:
+        if say is not None:
+            say(_announced(accumulation))
         once, each = _measured(parts)
         name = ONCE if once <= _MARGIN * each else EACH
         found = Rebuilding(name, accumulation, (once, each))
     parts.engine.around = _context(parts, found.name, parts.engine.captured is not None)
     return found
+
+
+def _tried(accumulation: int) -> int:
+    return min(accumulation, _MOST)
+
+
+def _least(accumulation: int) -> int:
+    """Return the steps from which on measuring pays."""
+    return math.ceil(_TIMES * _ROUNDS * 2 * _tried(accumulation) / accumulation)
+
+
+def _is_cheap(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _announced(accumulation: int) -> str:
+    tried = _tried(accumulation)
+    return (
+        "Measuring how often to rebuild the matrices: "
+        f"{_ROUNDS} times {tried} micro-batches each way, which change nothing."
+    )
 
 
 def _context(parts: Parts, name: str, lasting: bool = False) -> Callable[[], Any]:
@@ -121,13 +172,13 @@ def _context(parts: Parts, name: str, lasting: bool = False) -> Callable[[], Any
 
 
 def _measured(parts: Parts) -> tuple[float, float]:
-    """Return the seconds of a step with each; the processes agree, since they add theirs up."""
+    """Return the mean seconds with each; the processes agree, since they add theirs up."""
     engine, accumulation = parts.engine, parts.division.accumulation
     contexts = {name: _context(parts, name) for name in (ONCE, EACH)}
     # As they are: what is recorded belongs to one of the two.
     captured, engine.captured = engine.captured, None
     found = micro_batches(parts.samples, parts.division, 0, 1)
-    batches = [next(found) for _ in range(min(accumulation, _MOST))]
+    batches = [next(found) for _ in range(_tried(accumulation))]
     best = dict.fromkeys(contexts, math.inf)
     for turn in range(_ROUNDS):
         for name, around in contexts.items():
@@ -137,7 +188,7 @@ def _measured(parts: Parts) -> tuple[float, float]:
     engine.gradients.clear()
     engine.captured = captured
     total = torch.tensor(list(best.values()), device=engine.processes.device)
-    once, each = engine.processes.add(total).tolist()
+    once, each = (engine.processes.add(total) / engine.processes.world_size).tolist()
     return once, each
 
 

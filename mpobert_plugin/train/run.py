@@ -264,7 +264,8 @@ def _go_on(
 
 
 def _rebuilding(loop: Loop, kept: dict[str, Any] | None) -> tuple[str, ...]:
-    found = choose_rebuilding(loop.parts, loop.config.reconstruction, kept)
+    config, say = loop.config, loop.journal.say
+    found = choose_rebuilding(loop.parts, config.reconstruction, kept, config.steps, say)
     if found is None:
         return ()
     loop.extra["rebuilding"] = found.kept()

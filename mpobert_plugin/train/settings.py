@@ -72,7 +72,7 @@ class PretrainConfig:
     eps: float = _option(1e-6, "Number added to the root of the mean square.")
     clip: float = _option(1.0, "Largest norm of the whole gradient; 0 for no limit.")
     reconstruction: str = _option(
-        "auto", "'auto' (measured), 'per_step' or 'per_micro_batch'.", free=True
+        "auto", "'auto' (measured where it pays), 'per_step' or 'per_micro_batch'.", free=True
     )
     network: str = _option("auto", "'half', 'autocast', or 'auto': half for fp16 on a GPU.")
     compile: str = _option("none", "'none', or 'layers' by torch.compile.", free=True)

@@ -41,13 +41,17 @@ def timed(once, each):
     return time_of
 
 
+MEASURED = "2 micro-batches took {} s, and {} s when they were rebuilt"
+NEAR = "a difference within what measuring errs"
+
+
 @pytest.mark.parametrize(
     ("once", "each", "name", "told"),
     [
-        (0.9, 1.0, ONCE, "once for a step: 0.90 of the time of once for each of 2 micro-batches."),
-        (1.04, 1.0, ONCE, "once for a step: 1.04 of the time"),
-        (1.2, 1.0, EACH, "for each micro-batch: 1.20 of the time"),
-        (math.inf, 1.0, EACH, "for each micro-batch: the device has no room for matrices that"),
+        (0.9, 1.0, ONCE, f"{MEASURED.format('0.900', '1.00')} for each micro-batch."),
+        (1.04, 1.0, ONCE, f"{MEASURED.format('1.04', '1.00')} for each micro-batch, {NEAR}."),
+        (12.0, 10.0, EACH, f"{MEASURED.format('10.0', '12.0')} once for a step."),
+        (math.inf, 1.0, EACH, "the device has no room for matrices that stay."),
     ],
 )
 def test_the_faster_one_is_taken(corpus, monkeypatch, once, each, name, told):
@@ -55,19 +59,50 @@ def test_the_faster_one_is_taken(corpus, monkeypatch, once, each, name, told):
     parts = parts_of(corpus)
     found = choose_rebuilding(parts, "auto")
     assert (found.name, found.accumulation) == (name, 2)
-    assert f"Matrices are rebuilt {told}" in found.told()
+    when = "once for a step" if name == ONCE else "for each micro-batch"
+    assert found.told() == f"Matrices are rebuilt {when}: {told}"
     assert is_once(parts.engine.around) is (name == ONCE)
 
 
 def test_both_are_really_measured_and_leave_nothing_behind(corpus):
     parts = parts_of(corpus)
     before = [p.detach().clone() for p in parts.model.parameters()]
-    found = choose_rebuilding(parts, "auto")
+    said = []
+    found = choose_rebuilding(parts, "auto", steps=120, say=said.append)
     assert found.name in (ONCE, EACH)
+    (line,) = said
+    assert line.startswith("Measuring how often to rebuild the matrices: 3 times 2 micro-batches")
     assert all(0.0 < seconds < 60.0 for seconds in found.seconds)
     assert not bool(parts.engine.gradients.flat.any())
     assert all(torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True))
     assert float(parts.engine.scale.value) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "least"), [(8, 4, 120), (8, 1, 120), (16, 1, 60), (80, 1, 12)]
+)
+def test_a_short_run_on_a_processor_measures_nothing(corpus, monkeypatch, batch, micro, least):
+    def never(*_):
+        raise AssertionError
+
+    parts = parts_of(corpus, batch_size=batch, micro_batch=micro)
+    monkeypatch.setattr(rebuilding, "_timed", never)
+    said = []
+    found = choose_rebuilding(parts, "auto", steps=least - 1, say=said.append)
+    assert (found.name, said) == (ONCE, [])
+    assert is_once(parts.engine.around)
+    assert found.told() == (
+        f"Matrices are rebuilt once for a step; runs of at least {least} steps measure whether for "
+        "each micro-batch is faster."
+    )
+    monkeypatch.setattr(rebuilding, "_timed", timed(2.0, 1.0))
+    assert choose_rebuilding(parts, "auto", steps=least).name == EACH
+
+
+def test_a_short_run_on_a_gpu_measures_whether_there_is_room(corpus, monkeypatch):
+    monkeypatch.setattr(rebuilding, "_timed", timed(math.inf, 1.0))
+    monkeypatch.setattr(rebuilding, "_is_cheap", lambda _: True)
+    assert choose_rebuilding(parts_of(corpus), "auto", steps=1).name == EACH
 
 
 def test_processes_agree_by_the_sum_of_their_times(corpus, monkeypatch):
@@ -110,8 +145,10 @@ def test_a_choice_is_kept_while_steps_are_of_as_many_micro_batches(corpus, monke
 def test_a_run_tells_keeps_and_goes_on_with_what_was_chosen(corpus, tmp_path, monkeypatch):
     run, said = tmp_path / "run", []
     monkeypatch.setattr(rebuilding, "_timed", timed(2.0, 1.0))
+    monkeypatch.setattr(rebuilding, "_TIMES", 0)
     first = pretrain(fresh(), corpus, AUTO.replace(steps=4), run, device="cpu", say=said.append)
-    assert "Matrices are rebuilt for each micro-batch: 2.00 of the time" in said[0]
+    assert said[0].startswith("Measuring how often to rebuild the matrices: ")
+    assert said[1].startswith("Matrices are rebuilt for each micro-batch: 2 micro-batches took 1.0")
     state = json.loads((first.checkpoint / "checkpoint.json").read_text())["state"]
     assert state["rebuilding"] == {"name": EACH, "accumulation": 2}
     # Measured now, the other one would be taken.
@@ -121,6 +158,21 @@ def test_a_run_tells_keeps_and_goes_on_with_what_was_chosen(corpus, tmp_path, mo
     shutil.rmtree(first.checkpoint)
     said.clear()
     pretrain(fresh(), corpus, AUTO.replace(steps=4), run, device="cpu", say=said.append)
-    assert not any("rebuilt" in text for text in said)
+    assert not any("rebuil" in text for text in said)
     state = json.loads((first.checkpoint / "checkpoint.json").read_text())["state"]
     assert state["rebuilding"]["name"] == EACH
+
+
+def test_a_short_run_says_and_keeps_what_it_took_and_goes_on_so(corpus, tmp_path):
+    run, said = tmp_path / "run", []
+    config = AUTO.replace(steps=2)
+    first = pretrain(fresh(), corpus, config, run, device="cpu", say=said.append)
+    assert said[0].startswith("Matrices are rebuilt once for a step; runs of at least 120 steps")
+    state = json.loads((first.checkpoint / "checkpoint.json").read_text())["state"]
+    assert state["rebuilding"] == {"name": ONCE, "accumulation": 2}
+    # Another run from the beginning is the same, bit for bit: nothing was measured.
+    again = pretrain(fresh(), corpus, config, tmp_path / "again", device="cpu")
+    one, other = (
+        (result.checkpoint / "model.safetensors").read_bytes() for result in (first, again)
+    )
+    assert one == other
