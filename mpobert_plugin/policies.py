@@ -110,7 +110,8 @@ def settled(config: MPOConfig, plan: ConversionPlan, paths: Mapping[str, str]) -
     --------
     >>> import mpobert_plugin as mp
     >>> even = mp.MPOConfig(sharing=lambda layer, role: layer % 2)
-    >>> plan = mp.build("mpobert-12", head="none", device="meta", num_layers=4).mpo.plan
+    >>> model = mp.build("mpobert-12", head="none", device="meta", num_layers=4)
+    >>> plan = model.base_model.mpo.plan
     >>> settled(even, plan, mp.families.ALBERT.matrices)
     {'sharing': [[0, 1, 2, 3]]}
     """

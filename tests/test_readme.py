@@ -16,6 +16,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Example(NamedTuple):
+    section: int
     line: int
     code: str
     output: str | None
@@ -35,7 +36,9 @@ def examples() -> list[Example]:
             and not text[block.end() : after.start()].strip()
         )
         line = text[: block.start()].count("\n") + 2
-        found.append(Example(line, block[2], after[2] if after is not None and follows else None))
+        section = text[: block.start()].count("\n## ")
+        output = after[2] if after is not None and follows else None
+        found.append(Example(section, line, block[2], output))
     return found
 
 
@@ -49,8 +52,12 @@ def test_the_examples_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "readme"}
+    section = None
+    names: dict[str, object] = {}
     for example in examples():
+        if example.section != section:
+            # Who begins here has none of the names of the sections before.
+            section, names = example.section, {"__name__": "readme"}
         printed = io.StringIO()
         source = "\n" * (example.line - 1) + example.code
         with contextlib.redirect_stdout(printed), warnings.catch_warnings():
