@@ -286,7 +286,8 @@ def test_version_and_help_need_no_heavy_library():
     assert run("--version").output.strip()
 
 
-def test_the_module_is_the_command():
-    command = [sys.executable, "-m", "tensornet.cli", "--version"]
+@pytest.mark.parametrize("module", ["tensornet", "tensornet.cli"])
+def test_the_module_is_the_command(module):
+    command = [sys.executable, "-m", module, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == __version__

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -61,6 +63,13 @@ def test_a_file_of_settings(tmp_path, corpus):
     assert order["model"].config.vocab_size == 128
     assert order["model"].albert.mpo["query"].adapter_up.shape == (2, 16, 2)
     assert order["out"] == "mpobert-run"
+
+
+@pytest.mark.parametrize("module", ["mpobert_plugin", "mpobert_plugin.cli"])
+def test_the_module_is_the_command(module):
+    command = [sys.executable, "-m", module, "pretrain", "--options"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == invoke("pretrain", "--options").stdout
 
 
 def test_every_setting_is_printed():
