@@ -6,6 +6,7 @@ layer is everything shared plus adapters.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpobert_plugin.accounting import account
@@ -21,11 +22,12 @@ from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.planning import make_plan, target_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
     from mpobert_plugin.calibrate import Batch
+    from mpobert_plugin.spec import BankSpec
 
 Model = TypeVar("Model", bound="PreTrainedModel")
 BASELINES = ("low_rank", "whitened", "shared_lora")
@@ -48,7 +50,8 @@ def baseline(
         'low_rank': every matrix a truncated SVD, ranks chosen together under one budget.
         'whitened': the same in the metric of each matrix's inputs, which needs `calibration`.
         'shared_lora': one matrix for all layers, the mean, and for each layer the best low-rank
-        correction of what it leaves; with `calibration` in the metric of the inputs.
+        correction of what it leaves; with `calibration` in the metric of the inputs. All roles
+        have the same rank, but for one less or up to two more where the number is met so.
     model : transformers.PreTrainedModel
         A plain model.
     match_parameters : transformers.PreTrainedModel, MPOConfig or int
@@ -126,9 +129,9 @@ def baseline_config(
     >>> import mpobert_plugin as mp
     >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=32)
     >>> plain = BertModel(BertConfig(vocab_size=200, num_hidden_layers=2, **sizes))
-    >>> number = baseline_config("shared_lora", plain, match_parameters=15_000, tolerance=0.05)
-    >>> number.adapter_rank, number.n, number.sharing
-    (2, 1, 'albert')
+    >>> number = baseline_config("shared_lora", plain, match_parameters=15_000)
+    >>> number.adapter_rank["query"], number.adapter_rank["ffn_out"], number.n, number.sharing
+    (3, 1, 1, 'albert')
     """
     if name not in BASELINES:
         raise ConfigError(
@@ -157,35 +160,101 @@ def baseline_config(
 def _shared_lora(
     model: PreTrainedModel, roles: Sequence[str], wanted: int, tolerance: float
 ) -> MPOConfig:
-    def with_rank(rank: int) -> MPOConfig:
-        adapters: dict[str, Any] = {"adapter_targets": roles, "adapter_fit": "residual"}
-        return MPOConfig(
-            sharing="albert",
-            n=1,
-            fit="mean",
-            targets=roles,
-            adapter_rank=rank,
-            **(adapters if rank else {}),
-        )
-
-    def count(rank: int) -> int:
-        return planned_report(model, make_plan(model, with_rank(rank))).unique
-
-    least, one = count(0), count(1)
-    linears = [next(iter(linears_of(model, role).values())) for role in roles]
-    most = min(min(linear.out_features, linear.in_features) for linear in linears)
-    step = one - least
-    rank = min(max(round((wanted - least) / step), 0), most)
-    found = least + rank * step
-    if abs(found - wanted) > tolerance * wanted:
-        near = sorted({min(max(rank + k, 0), most) for k in (-1, 0, 1)})
-        told = ", ".join(f"{least + r * step:,} (rank {r})" for r in near)
+    plain = _with_ranks(dict.fromkeys(roles, 0))
+    least = planned_report(model, make_plan(model, plain)).unique
+    specs = make_plan(model, _with_ranks(dict.fromkeys(roles, 1))).banks
+    steps = {spec.role: _adapter_size(spec) for spec in specs}
+    most = {spec.role: min(spec.rows, spec.cols) for spec in specs}
+    found = near_ranks(wanted - least, steps, most)
+    totals = sorted(found, key=lambda total: (abs(least + total - wanted), total))
+    if abs(least + totals[0] - wanted) > tolerance * wanted:
+        told = ", ".join(f"{least + t:,} ({_ranks(found[t])})" for t in sorted(totals[:3]))
         raise ConfigError(
             f"match_parameters must be a number that one shared matrix and adapters of ranks 0 to "
-            f"{most} come within {tolerance:.2%} of, got {wanted:,}. Near it are {told}. Take one "
-            "of them, or a larger tolerance. Nothing was changed."
+            f"{max(most.values())} come within {tolerance:.2%} of, got {wanted:,}. Near it are "
+            f"{told}. Take one of them, or a larger tolerance. Nothing was changed."
         )
-    return with_rank(rank)
+    return _with_ranks(found[totals[0]])
+
+
+def _with_ranks(ranks: Mapping[str, int]) -> MPOConfig:
+    """Return the configuration of one shared matrix for each role and adapters of some ranks."""
+    adapted = {role: rank for role, rank in ranks.items() if rank}
+    alike = len(set(ranks.values())) == 1
+    adapters: dict[str, Any] = {"adapter_targets": list(adapted), "adapter_fit": "residual"}
+    return MPOConfig(
+        sharing="albert",
+        n=1,
+        fit="mean",
+        targets=list(ranks),
+        adapter_rank=next(iter(ranks.values())) if alike else adapted,
+        **(adapters if adapted else {}),
+    )
+
+
+def _adapter_size(spec: BankSpec) -> int:
+    shapes = spec.tensor_shapes()
+    return sum(math.prod(shapes[name]) for name in shapes if name.startswith("adapter"))
+
+
+def _ranks(ranks: Mapping[str, int]) -> str:
+    lowest, highest = min(ranks.values()), max(ranks.values())
+    return f"rank {lowest}" if lowest == highest else f"ranks {lowest} to {highest}"
+
+
+def near_ranks(
+    room: int, steps: Mapping[str, int], most: Mapping[str, int]
+) -> dict[int, dict[str, int]]:
+    """Return the numbers of parameters near a given one that adapters can have, with their ranks.
+
+    All roles get the largest common rank that there is room for, and each may then have one less,
+    one more or two more, by which sums of unequal steps come close to any number between those
+    of two common ranks. Of several ways to a number the one with the most even ranks is taken, by
+    least squares, and of those the one that gives earlier roles more.
+
+    Parameters
+    ----------
+    room : int
+        Number of parameters.
+    steps : mapping of str to int
+        Parameters that one rank more takes, by role.
+    most : mapping of str to int
+        Largest rank, by role.
+
+    Returns
+    -------
+    dict of int to (dict of str to int)
+        Ranks by role, for each number.
+
+    Examples
+    --------
+    >>> found = near_ranks(35, {"query": 4, "ffn_in": 7}, {"query": 8, "ffn_in": 8})
+    >>> found[36], 35 in found
+    ({'query': 2, 'ffn_in': 4}, False)
+    """
+    rank = 0
+    while rank < max(most.values()) and _common(rank + 1, steps, most) <= room:
+        rank += 1
+    # For each sum: how uneven its ranks are, in integers, and the ranks with signs turned.
+    whole = sum(steps.values())
+    ways: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for role, step in steps.items():
+        more: dict[int, tuple[int, tuple[int, ...]]] = {}
+        base = min(rank, most[role])
+        for own in range(max(base - 1, 0), min(base + 2, most[role]) + 1):
+            for total, (uneven, before) in ways.items():
+                way = (uneven + (own * whole - room) ** 2, (*before, -own))
+                key = total + own * step
+                more[key] = min(way, more.get(key, way))
+        ways = more
+    return {
+        total: {role: -own for role, own in zip(steps, ranks, strict=True)}
+        for total, (_, ranks) in ways.items()
+    }
+
+
+def _common(rank: int, steps: Mapping[str, int], most: Mapping[str, int]) -> int:
+    return sum(min(rank, most[role]) * step for role, step in steps.items())
 
 
 def _wanted(model: PreTrainedModel, given: object) -> int:
