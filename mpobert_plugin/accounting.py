@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import MPOHead
 from mpobert_plugin.errors import ModelTypeError
 from mpobert_plugin.hosts import Host, Hosts
 from mpobert_plugin.kinds import KINDS, kind_in, kind_of
+from mpobert_plugin.locate import BANKS, base_of
 from mpobert_plugin.norm import MPONormBank
+from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.spec import BankSpec
 
 if TYPE_CHECKING:
@@ -38,12 +42,15 @@ class ParameterReport:
     dense : int
         Size of the dense twin: the same architecture in which every layer has plain matrices,
         biases and norms of its own, without adapters; tied embeddings once.
+    before : int or None
+        What the model stored as it was before its conversion; None for a model that was not
+        converted, or where it is not known.
 
     Examples
     --------
-    >>> report = ParameterReport(20, 10, 10, 5, {"central": 4, "dense": 6}, 40)
-    >>> report.ratio, report.compression, report.central_share
-    (0.25, 4.0, 0.4)
+    >>> report = ParameterReport(20, 10, 10, 5, {"central": 4, "dense": 6}, 40, before=8)
+    >>> report.ratio, report.ratio_before, report.compression, report.central_share
+    (0.25, 1.25, 4.0, 0.4)
     """
 
     total: int
@@ -52,11 +59,17 @@ class ParameterReport:
     shared: int
     by_kind: dict[str, int]
     dense: int
+    before: int | None = None
 
     @property
     def ratio(self) -> float:
         """Stored parameters (unique) divided by those of the dense twin."""
         return self.unique / self.dense if self.dense else 1.0
+
+    @property
+    def ratio_before(self) -> float | None:
+        """Stored parameters divided by those before the conversion; None where not known."""
+        return self.unique / self.before if self.before else None
 
     @property
     def compression(self) -> float:
@@ -85,19 +98,56 @@ class ParameterReport:
             ("  trainable", f"{self.trainable:,}", ""),
             ("  with more than one user", f"{self.shared:,}", ""),
             ("every use counted (total)", f"{self.total:,}", ""),
+            *([("before conversion", f"{self.before:,}", "")] if self._was_shared else []),
             ("dense twin", f"{self.dense:,}", ""),
         ]
         lines = [f"{a:<28}{b:>15}{c:>12}".rstrip() for a, b, c in rows]
-        verdict = "smaller" if self.ratio < 1 else "larger" if self.ratio > 1 else "as large"
+        if self._was_shared and self.ratio_before is not None:
+            lines.append(f"stored / before conversion {_verdict(self.ratio_before)}")
         lines.append(
-            f"stored / dense twin {self.ratio:.4f} ({verdict}), compression {self.compression:.2f}"
+            f"stored / dense twin {_verdict(self.ratio)}, compression {self.compression:.2f}"
         )
+        if self.dense != (self.before or self.unique):
+            lines.append("The dense twin has plain matrices of its own in every layer.")
         if self.ratio > 1 and self.by_kind.get("central"):
             lines.append(
                 "Full bonds without sharing store more than the matrices: ask for sharing= or "
                 "max_bond=."
             )
         return "\n".join(lines)
+
+    @property
+    def _was_shared(self) -> bool:
+        """Whether the model is known to have stored something else than its dense twin before."""
+        return self.before is not None and self.before != self.dense
+
+
+def _verdict(ratio: float) -> str:
+    word = "smaller" if ratio < 1 else "larger" if ratio > 1 else "as large"
+    return f"{ratio:.4f} ({word})"
+
+
+def ratio_below(stored: int, dense: int) -> float:
+    """Return a ratio, rounded down, so that budgets below it are less than what is stored.
+
+    Parameters
+    ----------
+    stored : int
+        Number of parameters.
+    dense : int
+        Those of the dense twin.
+
+    Returns
+    -------
+    float
+        In units of a millionth.
+
+    Examples
+    --------
+    >>> ratio_below(2, 3)
+    0.666666
+    """
+    return math.floor(1e6 * stored / dense) / 1e6
 
 
 @dataclass
@@ -167,10 +217,23 @@ def account(model: nn.Module) -> ParameterReport:
     for module in model.modules():
         if isinstance(module, MPOHead):
             _count_head(module, entries)
-    return _report(list(entries.values()))
+    return _report(list(entries.values()), _before(model))
 
 
-def _report(entries: Sequence[_Entry]) -> ParameterReport:
+def _before(model: nn.Module) -> int | None:
+    """Return what a model stored when it was converted; None where there is more around it."""
+    inner = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
+    if inner is None or _tensors_of(inner) != _tensors_of(model):
+        return None
+    plan = getattr(base_of(inner)._modules.get(BANKS), "plan", None)
+    return plan.stored_before if isinstance(plan, ConversionPlan) else None
+
+
+def _tensors_of(model: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in model.parameters()}
+
+
+def _report(entries: Sequence[_Entry], before: int | None) -> ParameterReport:
     by_kind = {kind: sum(entry.numel for entry in entries if entry.kind == kind) for kind in KINDS}
     return ParameterReport(
         total=sum(entry.total for entry in entries),
@@ -179,6 +242,7 @@ def _report(entries: Sequence[_Entry]) -> ParameterReport:
         shared=sum(entry.shared for entry in entries),
         by_kind={kind: number for kind, number in by_kind.items() if number},
         dense=sum(entry.dense for entry in entries),
+        before=before,
     )
 
 

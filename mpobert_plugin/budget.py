@@ -9,12 +9,14 @@ worse model in one of two real cases, a better one in neither.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tensornet as tn
+from mpobert_plugin.accounting import account, ratio_below
 from mpobert_plugin.counting import planned_report
-from mpobert_plugin.errors import ConfigError, ConversionError, SharingError
+from mpobert_plugin.errors import ConfigError, ConversionError, MPOBertWarning, SharingError
 from mpobert_plugin.init.source import source_tensors
 from mpobert_plugin.sharing import members
 from mpobert_plugin.split import split_bank
@@ -38,6 +40,7 @@ def within_budget(
     plan: ConversionPlan,
     config: MPOConfig,
     metrics: Mapping[str, Sequence[Tensor]] | None = None,
+    may_grow: bool = False,
 ) -> ConversionPlan:
     """Return a plan whose bonds keep the budget of a configuration; the model is only read.
 
@@ -55,6 +58,9 @@ def within_budget(
         Its `ratio` or `max_params` is the budget; without one the plan is returned as it is.
     metrics : mapping of str to sequence of Tensor, optional
         What `input_metrics` returns for the model.
+    may_grow : bool
+        Whether layers are added on purpose: a budget above what the model stores is then as good
+        as any other, up to the one that all plain layers fit.
 
     Returns
     -------
@@ -70,6 +76,11 @@ def within_budget(
         share and no `fit` says how.
     ConversionError
         When a matrix cannot be decomposed.
+
+    Warns
+    -----
+    MPOBertWarning
+        When nothing has to become smaller to keep the budget.
 
     References
     ----------
@@ -98,11 +109,13 @@ def within_budget(
     bonds = _allocated(units, limit - fixed)
     banks = [bank for spec in plan.banks for bank in split_bank(spec, bonds[spec.role])]
     outside = [bank for spec in plan.outside for bank in split_bank(spec, bonds[spec.role])]
+    stored = plan.stored_before or account(model).unique
     if not (banks or outside or plan.norms):
         raise ConfigError(
             f"the budget must leave something to convert, got {limit:,} parameters where the "
-            f"plain model has {report.dense:,}. Leave it out. Nothing was changed."
+            f"plain model has {stored:,}. Leave it out. Nothing was changed."
         )
+    _warn_of_ample(config, limit, report.dense if may_grow else stored, report.dense)
     return replace(plan, banks=tuple(banks), outside=tuple(outside))
 
 
@@ -174,6 +187,27 @@ def _check_limit(config: MPOConfig, limit: int, report: ParameterReport, least: 
         f"{told} for this model and these targets, with all bonds 1, got "
         f"{limit if config.ratio is None else config.ratio:,}. Raise it, or convert more of the "
         "model: name targets, 'embedding' among them. Nothing was changed."
+    )
+
+
+def _warn_of_ample(config: MPOConfig, limit: int, stored: int, dense: int) -> None:
+    """Say so when nothing has to become smaller, and which budgets would change that."""
+    if limit < stored:
+        return
+    given = f"max_params={limit:,}" if config.ratio is None else f"ratio={config.ratio:g}"
+    counted = (
+        f" A ratio counts {dense:,} for the same model with a layer of its own per layer, of "
+        f"which the model as it is stores {stored / dense:.4f}."
+        if stored < dense
+        else ""
+    )
+    warnings.warn(
+        f"{given} allows {limit:,} parameters, and {stored:,} are stored without any conversion, "
+        f"so that nothing has to become smaller.{counted} Ask for max_params= below {stored:,} or "
+        f"ratio= below {ratio_below(stored, dense):g}.",
+        MPOBertWarning,
+        # Whoever called `convert` or `from_albert`.
+        stacklevel=5,
     )
 
 

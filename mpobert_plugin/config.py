@@ -53,7 +53,8 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
         Largest relative Frobenius error of each matrix, or of those of each role.
     ratio : float, optional
         Budget for the whole model: stored parameters divided by those of the plain model with a
-        layer's matrices in each layer, in (0, 1]. What is not converted counts as it is stored.
+        layer's matrices in each layer, in (0, 1]. What is not converted counts as it is stored. A
+        plain ALBERT has a ratio below 1 already.
     max_params : int, optional
         Budget in parameters instead. Either of them chooses the bonds of all matrices together.
     targets : sequence of str, optional

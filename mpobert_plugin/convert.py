@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Never, TypeVar
 
 import torch
 from torch import nn
 
+from mpobert_plugin.accounting import account
 from mpobert_plugin.attach import attach, expand_layers, finish, make_banks, own_config
 from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.budget import within_budget
@@ -87,7 +89,8 @@ def convert(
     ratio : float, optional
         Budget for the whole model: stored parameters divided by those of the plain model with a
         layer's matrices in each layer, in (0, 1]. The bonds of all matrices are chosen together;
-        matrices stay plain where that is smaller, and what is not converted counts as it is.
+        matrices stay plain where that is smaller, and what is not converted counts as it is. A
+        plain ALBERT, whose layers are one, has a ratio below 1 already: ``account(model).ratio``.
     max_params : int, optional
         Budget in parameters instead. Either is spent so that the sum of the matrices' squared
         relative errors is small.
@@ -137,6 +140,12 @@ def convert(
         When the model is converted already, or a module cannot be replaced: a subclass, one with
         hooks, a forward or parameters of its own, or with a parameter that is tied to another
         role or a head; its full name is told.
+
+    Warns
+    -----
+    MPOBertWarning
+        When the budget is no less than what the model stores already, so that nothing has to
+        become smaller; what to ask for is told.
 
     Examples
     --------
@@ -238,7 +247,8 @@ def convert_with(
         metrics = None if calibration is None else _metrics(model, plan, calibration)
         with torch.no_grad():
             config = config.replace(**settled(config, plan, _paths(model)))
-            plan = within_budget(model, plan, config, metrics)
+            plan = replace(plan, stored_before=account(model).unique)
+            plan = within_budget(model, plan, config, metrics, may_grow=sources is not None)
             prepared = prepare(model, plan, config, metrics)
             prepared = deep.applied(prepared) if deep is not None else prepared
         # Nothing of the model is changed up to here, and nothing in `assemble` fails.

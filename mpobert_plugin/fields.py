@@ -202,7 +202,7 @@ def field(fields: Fields, name: str, where: str) -> object:
     return value
 
 
-def count(fields: Fields, name: str, where: str, least: int = 1) -> int:
+def count(fields: Fields, name: str, where: str, least: int = 1, most: int = LARGEST) -> int:
     """Return a field that must be an integer.
 
     Parameters
@@ -213,8 +213,8 @@ def count(fields: Fields, name: str, where: str, least: int = 1) -> int:
         Name of the field.
     where : str
         What the fields describe, for the message.
-    least : int
-        Smallest value allowed.
+    least, most : int
+        Smallest and largest value allowed.
 
     Returns
     -------
@@ -224,12 +224,12 @@ def count(fields: Fields, name: str, where: str, least: int = 1) -> int:
     Raises
     ------
     CheckpointError
-        When it is missing, no integer or too small.
+        When it is missing, no integer, too small or too large.
     """
     value = field(fields, name, where)
-    if type(value) is not int or not least <= value <= LARGEST:
+    if type(value) is not int or not least <= value <= most:
         raise CheckpointError(
-            f"{name} of {where} must be an integer from {least} to {LARGEST}, got {value!r}."
+            f"{name} of {where} must be an integer from {least} to {most}, got {value!r}."
         )
     return value
 

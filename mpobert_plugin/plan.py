@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
-from mpobert_plugin.fields import check_names, count, layer_slices, word
+from mpobert_plugin.fields import LARGEST, check_names, count, layer_slices, word
 from mpobert_plugin.norm_spec import BesideSpec, NormSpec
 from mpobert_plugin.sharing import LayerMap, encode
 from mpobert_plugin.spec import BankSpec
@@ -44,6 +44,9 @@ class ConversionPlan:
     outside : tuple of BankSpec
         Matrices outside the layers, such as the word embedding; each has a bank of its own with
         one slice.
+    stored_before : int or None
+        Parameters that the model stored when it was converted; None where there was none, as for
+        fresh weights, and in files without it.
 
     Examples
     --------
@@ -62,6 +65,7 @@ class ConversionPlan:
     gauge: str = "symmetric"
     fit: str | None = None
     outside: tuple[BankSpec, ...] = ()
+    stored_before: int | None = None
 
     def roles(self) -> list[str]:
         """Return the roles of all banks of the layers, matrices before norms.
@@ -147,6 +151,8 @@ class ConversionPlan:
             fields["sources"] = encode(self.sources)
         if self.outside:
             fields["outside"] = [{"role": spec.role, **spec.to_dict()} for spec in self.outside]
+        if self.stored_before is not None:
+            fields["stored_before"] = self.stored_before
         return fields
 
     def to_json(self) -> str:
@@ -182,7 +188,8 @@ class ConversionPlan:
         if not isinstance(fields, Mapping):
             raise CheckpointError(f"{where} must be an object of fields, got {fields!r}.")
         needed = ("family", "n_layers", "banks", "norms", "beside")
-        check_names(fields, needed, ("gauge", "fit", "sources", "outside"), where)
+        known = ("gauge", "fit", "sources", "outside", "stored_before")
+        check_names(fields, needed, known, where)
         n_layers = count(fields, "n_layers", where)
         if n_layers > MOST_LAYERS:
             raise CheckpointError(
@@ -211,6 +218,10 @@ class ConversionPlan:
                 BankSpec.from_dict(role, bank, 1)
                 for role, bank in _entries({"outside": [], **fields}, "outside")
             ),
+            stored_before=None
+            if fields.get("stored_before") is None
+            # A model may have more parameters than one tensor of it has elements.
+            else count(fields, "stored_before", where, most=LARGEST**2),
         )
         _check_banks(plan)
         return plan

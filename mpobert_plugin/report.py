@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.accounting import account
+from mpobert_plugin.accounting import account, ratio_below
 from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.locate import family_of, layer_names, prefix_of
 from mpobert_plugin.runtime import banks_of
@@ -24,6 +24,13 @@ SAVES_NOTHING = (
     "more. Ask for sharing= (with fit= where layers differ), ratio=, max_params= or max_bond=, and "
     "look at the errors here before trusting the result."
 )
+# Of a model whose layers share already, more sharing saves nothing and most ratios are too large.
+SHARED_BEFORE = (
+    "Nothing is saved: cores that are not cut store as much as the matrices that the layers shared "
+    "already, or more. Ask for {budgets}, or max_bond=, and look at the errors here before "
+    "trusting the result."
+)
+ALL_PLAIN = "Nothing is saved: the budget leaves every matrix plain. Ask for {budgets}."
 _PER_LINE = 8
 
 
@@ -86,26 +93,36 @@ class ConversionReport:
     matrices : tuple of MatrixReport
         In the order of the banks.
     stored, dense : int
-        Stored parameters of the whole model, and those of its dense twin.
+        Stored parameters of the whole model, and those of its dense twin: the same model with
+        plain matrices of its own in every layer.
+    before : int or None
+        What the model stored as it was when it was converted; None where that is not known. A
+        head that came later counts in `stored` and `dense` alone.
 
     Examples
     --------
     >>> one = MatrixReport("a", "query", 4, 4, 0.5, None, 1.0, 8, 8.0)
     >>> two = MatrixReport("b", "query", 4, 4, 0.0, None, 2.0, 8, 8.0)
-    >>> report = ConversionReport("BertModel", (one, two), 20, 40)
-    >>> round(report.total_error, 4), report.largest.name, report.ratio
-    (0.2236, 'a', 0.5)
+    >>> report = ConversionReport("BertModel", (one, two), 20, 40, before=25)
+    >>> round(report.total_error, 4), report.largest.name, report.ratio, report.ratio_before
+    (0.2236, 'a', 0.5, 0.8)
     """
 
     model: str
     matrices: tuple[MatrixReport, ...]
     stored: int
     dense: int
+    before: int | None = None
 
     @property
     def ratio(self) -> float:
         """Stored parameters of the model divided by those of its dense twin."""
         return self.stored / self.dense if self.dense else 1.0
+
+    @property
+    def ratio_before(self) -> float | None:
+        """Stored parameters divided by those of the model as it was; None where not known."""
+        return self.stored / self.before if self.before else None
 
     @property
     def stored_matrices(self) -> int:
@@ -145,6 +162,17 @@ class ConversionReport:
         """Whether the matrices take as many parameters as plain ones, or more."""
         return self.stored_matrices >= self.dense_matrices
 
+    @property
+    def note(self) -> str | None:
+        """What to ask for when nothing is saved; None else."""
+        if not self.saves_nothing:
+            return None
+        least = self.dense if self.before is None else self.before
+        budgets = f"max_params= below {least:,}, ratio= below {ratio_below(least, self.dense):g}"
+        if not self.matrices:
+            return ALL_PLAIN.format(budgets=budgets)
+        return SHARED_BEFORE.format(budgets=budgets) if least < self.dense else SAVES_NOTHING
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values that JSON can hold.
 
@@ -161,10 +189,12 @@ class ConversionReport:
             "largest_error": None if largest is None else largest.error,
             "stored": self.stored,
             "dense": self.dense,
+            "before": self.before,
             "ratio": self.ratio,
+            "ratio_before": self.ratio_before,
             "stored_matrices": self.stored_matrices,
             "dense_matrices": self.dense_matrices,
-            "note": SAVES_NOTHING if self.saves_nothing else None,
+            "note": self.note,
             "matrices": [{**asdict(matrix), "dense": matrix.dense} for matrix in self.matrices],
         }
 
@@ -207,15 +237,26 @@ class ConversionReport:
             Errors, sizes and, when nothing is saved, what to ask for.
         """
         total, output, largest = self.total_error, self.output_error, self.largest
-        if total is not None:
-            yield f"relative error of all matrices together {total:.4g}"
+        if total is not None and self.matrices:
+            # Certificates speak of what was cut, not of the arithmetic.
+            exact = "" if total else ", but for rounding"
+            yield f"relative error of all matrices together {total:.4g}{exact}"
         if largest is not None and largest.error:
             yield f"largest {largest.error:.4g} in {largest.name}"
         if output is not None:
             yield f"relative error of the outputs on calibration inputs {output:.4g}, mean square"
-        yield f"stored parameters {self.stored:,} of {self.dense:,} dense, ratio {self.ratio:.4f}"
-        if self.saves_nothing:
-            yield SAVES_NOTHING
+        if self.ratio_before is not None:
+            yield (
+                f"stored parameters {self.stored:,} of {self.before:,} in the model as it was, "
+                f"ratio {self.ratio_before:.4f}"
+            )
+        if self.before != self.dense:
+            yield (
+                f"stored parameters {self.stored:,} of {self.dense:,} in the same model with a "
+                f"layer of its own per layer, ratio {self.ratio:.4f}"
+            )
+        if self.note is not None:
+            yield self.note
 
 
 def report(model: PreTrainedModel) -> ConversionReport:
@@ -258,7 +299,8 @@ def report(model: PreTrainedModel) -> ConversionReport:
     for spec in plan.outside:
         found += _matrices(spec, [prefix + outside_path(model, spec.role)])
     counts = account(model)
-    return ConversionReport(type(model).__name__, tuple(found), counts.unique, counts.dense)
+    name, sizes = type(model).__name__, (counts.unique, counts.dense, counts.before)
+    return ConversionReport(name, tuple(found), *sizes)
 
 
 def _matrices(spec: BankSpec, names: Sequence[str]) -> Iterator[MatrixReport]:

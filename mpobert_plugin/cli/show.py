@@ -48,7 +48,11 @@ def show_table(
 
 def counts_of(report: ParameterReport) -> dict[str, Any]:
     """Return the numbers of a parameter report as values that JSON can hold."""
-    ratios = {"ratio": report.ratio, "compression": report.compression}
+    ratios = {
+        "ratio": report.ratio,
+        "ratio_before": report.ratio_before,
+        "compression": report.compression,
+    }
     return {**asdict(report), **ratios}
 
 
@@ -63,10 +67,16 @@ def show_counts(report: ParameterReport) -> None:
         ("trainable", f"{report.trainable:,}", f"{report.trainable / stored:.1%}"),
         ("with more than one user", f"{report.shared:,}", f"{report.shared / stored:.1%}"),
         ("every use counted", f"{report.total:,}", ""),
-        ("plain model of this size", f"{report.dense:,}", ""),
+        *([("before conversion", f"{report.before:,}", "")] if report.before else []),
+        ("plain, own matrices per layer", f"{report.dense:,}", ""),
     ]
     show_table("Parameters", ("kind", "number", "of stored"), rows)
-    typer.echo(f"stored / plain {report.ratio:.4f}, compression {report.compression:.2f}")
+    if report.ratio_before is not None:
+        typer.echo(f"stored / before conversion {report.ratio_before:.4f}")
+    typer.echo(
+        f"stored / plain with own matrices per layer {report.ratio:.4f}, "
+        f"compression {report.compression:.2f}"
+    )
 
 
 def show_report(report: ConversionReport) -> None:

@@ -54,6 +54,32 @@ def test_full_bonds_without_sharing_are_called_larger():
     report = mp.account(mp.convert(tiny_bert()))
     assert report.ratio > 1
     assert "(larger)" in str(report)
+    assert report.before == report.dense
+    assert report.ratio_before == report.ratio
+    assert "before" not in str(report)
+
+
+def test_an_albert_is_compared_with_itself_too():
+    plain = tiny_albert()
+    stored = mp.account(plain).unique
+    assert mp.account(plain).before is None
+    assert str(mp.account(plain)).endswith("plain matrices of its own in every layer.")
+    model = mp.convert(plain)
+    report = mp.account(model)
+    assert report.before == stored
+    assert report.ratio < 1 < report.ratio_before
+    lines = str(report).splitlines()
+    assert lines[-3] == f"stored / before conversion {report.unique / stored:.4f} (larger)"
+    assert lines[-2].startswith(f"stored / dense twin {report.ratio:.4f} (smaller)")
+    assert lines[-1] == "The dense twin has plain matrices of its own in every layer."
+    assert mp.account(nn.Sequential(model)) == report
+    # Where there is more than the model, what was before is not known; the table says what it
+    # compares with.
+    around = mp.account(nn.Sequential(model, nn.Linear(99, 2)))
+    assert around.before is around.ratio_before is None
+    assert str(around).splitlines()[-1] == lines[-1]
+    deep = mp.account(mp.from_albert(tiny_albert(), 6))
+    assert deep.before == stored
 
 
 def test_albert_layers_count_each_run():

@@ -13,7 +13,7 @@ import mpobert_plugin as mp
 import tensornet as tn
 from mpobert_plugin.budget import within_budget
 from mpobert_plugin.counting import planned_report
-from mpobert_plugin.errors import ConfigError, SharingError
+from mpobert_plugin.errors import ConfigError, MPOBertWarning, SharingError
 from tests.mpobert_plugin.models import ids, logits, stir_adapters, tiny_albert, tiny_bert
 from tests.mpobert_plugin.test_twin import check_twin
 
@@ -74,14 +74,54 @@ def test_more_budget_means_less_error():
 def test_the_whole_budget_changes_nothing():
     model = two_layers()
     before = logits(model)
-    mp.convert(model, ratio=1.0)
+    with pytest.warns(
+        MPOBertWarning, match=r"ratio=1 allows .* nothing has to become smaller\. Ask"
+    ):
+        mp.convert(model, ratio=1.0)
     assert torch.equal(logits(model), before)
     assert plan_of(model).banks == ()
     assert mp.account(model).ratio == 1.0
+    note = r"leaves every matrix plain. Ask for max_params= below [\d,]+, ratio= below 1\."
+    assert re.search(note, str(mp.report(model)))
+
+
+def test_a_budget_that_an_albert_keeps_already_is_told_with_its_numbers():
+    plain = tiny_albert()
+    counts = mp.account(plain)
+    stored, dense = counts.unique, counts.dense
+    assert stored == 12_035
+    assert dense == 37_667
+    with pytest.warns(MPOBertWarning) as caught:
+        model = mp.convert(tiny_albert(), ratio=0.5, n=3)
+    assert str(caught[0].message) == (
+        "ratio=0.5 allows 18,833 parameters, and 12,035 are stored without any conversion, so "
+        "that nothing has to become smaller. A ratio counts 37,667 for the same model with a "
+        "layer of its own per layer, of which the model as it is stores 0.3195. Ask for "
+        "max_params= below 12,035 or ratio= below 0.31951."
+    )
+    assert caught[0].filename == __file__
+    note = "leaves every matrix plain. Ask for max_params= below 12,035, ratio= below 0.31951."
+    assert mp.report(model).note.endswith(note)
+    with pytest.warns(MPOBertWarning, match="max_params=12,035 allows 12,035 parameters"):
+        mp.convert(tiny_albert(), max_params=stored)
+    # What is asked for is what helps.
+    for options in ({"max_params": stored - 1}, {"ratio": 0.31951}):
+        assert mp.account(mp.convert(tiny_albert(), **options)).unique < stored
+
+
+def test_layers_that_are_added_on_purpose_may_use_up_a_budget():
+    with pytest.warns(MPOBertWarning, match="ratio=0.5 allows"):
+        mp.convert(tiny_albert(), ratio=0.5, sharing="all")
+    mp.from_albert(tiny_albert(), 4, ratio=0.5)
+    dense = mp.account(tiny_albert()).dense
+    with pytest.warns(MPOBertWarning, match=f"{dense:,} are stored without any") as caught:
+        mp.from_albert(tiny_albert(), 4, ratio=1.0, share_bias=False, share_norm=False)
+    assert caught[0].filename == __file__
 
 
 def test_a_model_of_plain_matrices_alone_is_saved_and_loaded(tmp_path):
-    model = mp.convert(two_layers(), ratio=1.0)
+    with pytest.warns(MPOBertWarning, match="nothing has to become smaller"):
+        model = mp.convert(two_layers(), ratio=1.0)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(logits(loaded), logits(model))
@@ -164,15 +204,15 @@ def test_an_albert_counts_its_layers_once(ratio):
     dense = mp.account(model).dense
     mp.convert(model, ratio=ratio)
     assert mp.account(model).unique <= int(ratio * dense)
-    if mp.account(tiny_albert()).ratio <= ratio:
-        assert torch.equal(logits(model), logits(tiny_albert()))
 
 
 @pytest.mark.parametrize("sharing", ["none", "all", "groups:2", "albert"])
 def test_an_albert_with_a_module_for_each_layer(sharing):
     model = tiny_albert().double()
     dense = mp.account(model).dense
-    mp.convert(model, ratio=0.5, sharing=sharing)
+    # More than the one layer of the ALBERT takes, which is told.
+    with pytest.warns(MPOBertWarning, match="nothing has to become smaller"):
+        mp.convert(model, ratio=0.5, sharing=sharing)
     assert mp.account(model).unique <= int(0.5 * dense)
     assert mp.account(model).unique == sum(p.numel() for p in model.parameters())
     check_twin(model)

@@ -180,6 +180,7 @@ DAMAGES = {
     "gauge": (plan(gauge="zzz"), "gauge of the stored plan must be one of .* got 'zzz'"),
     "fit": (plan(fit=[1]), "fit of the stored plan must be a text"),
     "family": (plan(family=3), "family of the stored plan must be a text, got 3"),
+    "stored_before": (plan(stored_before=0), "stored_before of the stored plan must be an integer"),
     "sources": (plan(sources=5), "sources of the stored plan must be a text, got 5"),
     "no sources": (plan(sources="0*4"), "must have no sources, since bert .* got '0\\*4'"),
     "layers": (plan(n_layers=3), "central of bank 'query' of the stored plan is damaged"),

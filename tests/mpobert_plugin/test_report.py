@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -87,6 +88,50 @@ def test_exact_conversions_say_that_nothing_is_saved():
     assert not cut.saves_nothing
     assert SAVES_NOTHING not in str(cut)
     assert cut.to_dict()["note"] is None
+
+
+def test_a_model_that_shares_already_is_compared_with_itself_and_with_own_layers(tmp_path):
+    plain = tiny_albert()
+    stored, dense = mp.account(plain).unique, mp.account(plain).dense
+    model = mp.convert(plain)
+    found = mp.report(model)
+    assert (found.before, found.dense) == (stored, dense)
+    assert found.ratio == found.stored / dense < 1 < found.ratio_before == found.stored / stored
+    was, own, note = str(found).splitlines()[-3:]
+    assert was.startswith(
+        f"stored parameters {found.stored:,} of {stored:,} in the model as it was"
+    )
+    assert was.endswith(f"ratio {found.ratio_before:.4f}")
+    assert "in the same model with a layer of its own per layer, ratio 0." in own
+    assert note == found.note == found.to_dict()["note"]
+    # The advice helps: it names budgets below what is stored.
+    assert f"max_params= below {stored:,}, ratio= below {stored / dense:.4f}" in note
+    assert "sharing=" not in note
+    fields = json.loads(found.to_json())
+    assert (fields["before"], fields["ratio_before"]) == (stored, found.ratio_before)
+    model.save_pretrained(tmp_path)
+    assert mp.report(AutoModelForMaskedLM.from_pretrained(tmp_path)) == found
+    sure = mp.report(mp.convert(tiny_albert(), max_params=stored - 1))
+    assert sure.ratio_before < 1
+
+
+def test_files_without_the_number_say_what_they_compare_with():
+    model = mp.convert(tiny_bert(), **CUT)
+    assert str(mp.report(model)).count("stored parameters ") == 1
+    model.base_model.mpo.plan = dataclasses.replace(model.base_model.mpo.plan, stored_before=None)
+    found = mp.report(model)
+    assert found.before is found.ratio_before is None
+    assert str(found).splitlines()[-1].startswith("stored parameters ")
+    assert "with a layer of its own per layer" in str(found)
+
+
+def test_nothing_cut_is_exact_but_for_rounding():
+    assert "all matrices together 0, but for rounding" in str(mp.report(mp.convert(wide())))
+    assert "but for rounding" not in str(mp.report(mp.convert(wide(), **CUT)))
+
+
+def wide():
+    return tiny_bert(num_hidden_layers=1).double()
 
 
 def test_the_table():
