@@ -128,9 +128,9 @@ def joint(groups: int, rank: int, n: int) -> Callable[[Any, Any], None]:
 
 
 def measured_by(kind: str, number: int, *, svd: bool = False) -> Callable[[Any, Any], int]:
-    """Share a budget out by squared errors of one kind; matrices are put back as dense ones.
+    """Share a budget out by a measure of `tensornet.allocate`; matrices are put back as dense ones.
 
-    Kinds: "absolute" errors of the matrices, or relative ones of their "output".
+    Or by relative errors of the "output", which calibration inputs weight.
     """
 
     def apply(model: Any, calibration: Any) -> int:
@@ -146,7 +146,7 @@ def measured_by(kind: str, number: int, *, svd: bool = False) -> Callable[[Any, 
         if kind == "output":
             seen = {name: W.double() @ root(metrics[name]) for name, W in Ws.items()}
         shape = {n: ((W.shape[0], 1), (1, W.shape[1])) if svd else 5 for n, W in Ws.items()}
-        measure = "absolute" if kind == "absolute" else "relative"
+        measure = "relative" if kind == "output" else kind
         allocation = tn.allocate(seen, max_params=number - fixed, measure=measure, shape=shape)
         with torch.no_grad():
             for a in allocation:
@@ -184,11 +184,11 @@ def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterato
         yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
     yield Trial("MPO by bond", setting, capped(number), calibrated)
     yield Trial("MPO by budget", setting, by_budget(number), calibrated)
-    # Relative errors of the matrices are what `convert` goes by.
-    kind = "output" if calibrated else "absolute"
-    yield Trial(f"MPO by {kind} squares", setting, measured_by(kind, number), calibrated)
-    apply = measured_by(kind, number, svd=True)
-    yield Trial(f"SVD by {kind} squares", setting, apply, calibrated)
+    # `convert` goes by relative errors, and by what is retained where it is calibrated.
+    for kind in ("relative", "output") if calibrated else ("retained", "absolute"):
+        yield Trial(f"MPO by {kind}", setting, measured_by(kind, number), calibrated)
+        apply = measured_by(kind, number, svd=True)
+        yield Trial(f"SVD by {kind}", setting, apply, calibrated)
 
 
 def _joined(groups: int, calibrated: bool) -> Iterator[Trial]:

@@ -47,6 +47,18 @@ def table(files: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
+# Methods that are drawn, and their colours; calibrated ones are dashed.
+COLOURS = {
+    "SVD per matrix": "tab:blue",
+    "SVD by budget": "tab:cyan",
+    "MPO by bond": "tab:red",
+    "MPO by budget": "tab:orange",
+    "one W + LoRA": "tab:green",
+    "joint sharing": "tab:grey",
+    "joint sharing + adapters": "tab:purple",
+}
+
+
 def plot(files: Sequence[str], picture: str) -> None:
     """Draw scores against stored parameters, a panel for each model."""
     import matplotlib as mpl
@@ -56,26 +68,35 @@ def plot(files: Sequence[str], picture: str) -> None:
 
     rows = [row for row in read(files) if "refused" not in row]
     names = list(dict.fromkeys(row["model"] for row in rows))
-    figure, panels = plt.subplots(1, len(names), figsize=(6 * len(names), 5), squeeze=False)
+    figure, panels = plt.subplots(1, len(names), figsize=(5 * len(names), 4.6), squeeze=False)
+    shown: dict[str, Any] = {}
     for name, panel in zip(names, panels[0], strict=True):
-        own = [row for row in rows if row["model"] == name and row["setting"] != "-"]
-        for method, used in dict.fromkeys((row["method"], row["calibrated"]) for row in own):
-            points = sorted(
-                (row["parameters"], row["score"])
-                for row in own
-                if (row["method"], row["calibrated"]) == (method, used)
-            )
-            label = f"{method}, calibrated" if used else method
-            style = "o" if method.startswith("joint") else "o-"
-            x, y = zip(*points, strict=True)
-            panel.plot(x, y, style, ms=4, ls="--" if used and style == "o-" else None, label=label)
-        for row in rows:
-            if row["model"] == name and row["method"] == "original":
-                panel.axhline(row["score"], color="grey", lw=0.8)
-                panel.axvline(row["parameters"], color="grey", lw=0.8)
-        panel.set_title(NAMES.get(name, name), fontsize=9)
-        panel.set_xlabel("stored parameters")
-        panel.set_ylabel("score")
-    panels[0][-1].legend(fontsize=6)
-    figure.tight_layout()
-    figure.savefig(picture)
+        own = [row for row in rows if row["model"] == name]
+        for method, colour in COLOURS.items():
+            for used in (False, True):
+                points = sorted(
+                    (row["parameters"] / 1e6, row["score"])
+                    for row in own
+                    if row["method"] == method and row["calibrated"] == used
+                )
+                if not points:
+                    continue
+                label = f"{method}, calibrated" if used else method
+                # Groups and ranks both grow: their points are on no line.
+                dots, line = ("^" if used else "v", "none"), ("o", "--" if used else "-")
+                marker, style = dots if method.startswith("joint") else line
+                x, y = zip(*points, strict=True)
+                (shown[label],) = panel.plot(
+                    x, y, color=colour, marker=marker, ls=style, ms=4, label=label
+                )
+        for row in own:
+            if row["method"] == "original":
+                panel.axhline(row["score"], color="black", lw=0.6, ls=":")
+                panel.axvline(row["parameters"] / 1e6, color="black", lw=0.6, ls=":")
+        title, _, score = NAMES.get(name, name).partition(": ")
+        panel.set_title(title, fontsize=9)
+        panel.set_xlabel("stored parameters, millions")
+        panel.set_ylabel(score or "score")
+    figure.legend(shown.values(), shown.keys(), fontsize=8, ncols=5, loc="lower center")
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    figure.savefig(picture, dpi=120)

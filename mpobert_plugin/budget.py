@@ -1,9 +1,10 @@
 """One budget for a whole model: bonds for every matrix, chosen together.
 
 What counts is the sum of squared relative errors: a matrix of small norm matters to what comes
-after it as much as one of large norm does. That is so with calibration too, which then decides
-how each matrix is decomposed: bonds chosen by the errors of the outputs gave smaller ones, and a
-worse model in one of two real cases, a better one in neither.
+after it as much as one of large norm does. With calibration the shares that bonds keep are
+multiplied, so that no matrix is given up: in the metric of its inputs a deeply cut one still
+does most of its work, which its plain error does not tell. Bonds chosen by the errors of the
+outputs gave smaller ones, and worse models.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def within_budget(
     fixed = report.unique - sum(_cores(spec) for spec in (*plan.banks, *plan.outside))
     units = units_of(plan, source_tensors(model, plan), config, metrics)
     _check_limit(config, limit, report, fixed + sum(unit.least for unit in units))
-    bonds = _allocated(units, limit - fixed)
+    bonds = _allocated(units, limit - fixed, "relative" if metrics is None else "retained")
     banks = [bank for spec in plan.banks for bank in split_bank(spec, bonds[spec.role])]
     outside = [bank for spec in plan.outside for bank in split_bank(spec, bonds[spec.role])]
     stored = plan.stored_before or account(model).unique
@@ -119,7 +120,9 @@ def within_budget(
     return replace(plan, banks=tuple(banks), outside=tuple(outside))
 
 
-def _allocated(units: Sequence[Unit], room: int) -> dict[str, dict[int, Bonds | None]]:
+def _allocated(
+    units: Sequence[Unit], room: int, measure: str
+) -> dict[str, dict[int, Bonds | None]]:
     """Return the bonds of each central slice by role."""
     bonds: dict[str, dict[int, Bonds | None]] = {}
     by_name = {unit.name: unit for unit in units}
@@ -130,6 +133,7 @@ def _allocated(units: Sequence[Unit], room: int) -> dict[str, dict[int, Bonds | 
             shape={name: unit.layout for name, unit in by_name.items()},
             weights={name: unit.weight for name, unit in by_name.items()},
             copies={name: unit.copies for name, unit in by_name.items()},
+            measure=measure,
         )
     except tn.errors.TensorNetError as error:
         raise ConversionError(f"the budget cannot be shared out: {error}") from error
