@@ -184,8 +184,8 @@ def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterato
         yield Trial("one W + LoRA", setting, as_baseline("shared_lora", number), calibrated)
     yield Trial("MPO by bond", setting, capped(number), calibrated)
     yield Trial("MPO by budget", setting, by_budget(number), calibrated)
-    # `convert` goes by relative errors, and by what is retained where it is calibrated.
-    for kind in ("relative", "output") if calibrated else ("retained", "absolute"):
+    # `convert` goes by what is retained.
+    for kind in ("relative", "output") if calibrated else ("relative", "absolute"):
         yield Trial(f"MPO by {kind}", setting, measured_by(kind, number), calibrated)
         apply = measured_by(kind, number, svd=True)
         yield Trial(f"SVD by {kind}", setting, apply, calibrated)

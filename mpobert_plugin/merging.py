@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mpobert_plugin.halves import exact
 from mpobert_plugin.kernels import PLAIN, module_for, works
-from mpobert_plugin.thin import thin_product
 from mpobert_plugin.tracing import is_traced, is_transformed
 
 # Widths up to which the kernels keep the thin neighbour at hand.
@@ -139,9 +138,9 @@ def _by_kernel(chain: Tensor, core: Tensor, how: Merging) -> bool:
 def _plainly(chain: Tensor, core: Tensor, how: Merging) -> Tensor:
     (x, y), (a, b, c) = how.outer, how.inner
     if how.from_left:
-        product = thin_product(chain.flatten(1, 2), core.flatten(2))
+        product = chain.flatten(1, 2) @ core.flatten(2)
         return product.view(-1, x, y, a, b, c).transpose(2, 3).reshape(how.shape)
-    product = thin_product(core.flatten(1, 3), chain.flatten(2))
+    product = core.flatten(1, 3) @ chain.flatten(2)
     return product.view(-1, a, b, c, x, y).transpose(3, 4).reshape(how.shape)
 
 

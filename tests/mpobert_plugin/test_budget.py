@@ -346,3 +346,10 @@ def test_a_frozen_model_and_other_element_types():
     mp.convert(model, ratio=0.6)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not any(p.requires_grad for p in model.mpo.parameters())
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_budgets_give_no_matrix_up(calibrated):
+    calibration = [ids()] if calibrated else None
+    model = mp.convert(two_layers(), ratio=0.45, n=5, calibration=calibration)
+    assert all(min(spec.bond_dims[1:-1]) > 1 for spec in plan_of(model).banks)
