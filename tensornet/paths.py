@@ -75,7 +75,10 @@ class Paths:
             self._walls = [np.zeros_like(wall) for wall in self._walls]
 
     def _impossible(self) -> list[Array1]:
-        """Return infinity for each two neighbouring candidates that cannot be, and else zero."""
+        """Return infinity for each two neighbouring candidates that cannot be, and else zero.
+
+        The first bond has one neighbour: the start, whose pick of -1 finds it.
+        """
         walls = [np.zeros((1, len(self._values[0])))] if self._values else []
         for bond in range(1, len(self._values)):
             here, there = self._values[bond - 1][:, None], self._values[bond][None, :]
@@ -191,9 +194,7 @@ class Paths:
             total = tail * price
             total += cost
             total += onward
-            total += self._walls[bond][
-                labels.pick[part] if bond else np.zeros_like(labels.pick[part])
-            ]
+            total += self._walls[bond][labels.pick[part]]
             parent, pick = np.nonzero((total <= bound) & (tail <= allowed))
             chosen = (parent, pick)
             yield Labels(pick, values[pick], cost[chosen], tail[chosen], parent + start)
@@ -220,12 +221,11 @@ class Paths:
 
     def _reach(self, labels: Labels) -> tuple[Array1, Array1]:
         """Return the first and the last pick of the last bond that each label may go on to."""
-        wall = self._walls[-1]
-        open_ = np.isfinite(wall if len(self._values) > 1 else wall[[0]])
-        places = labels.pick if len(self._values) > 1 else np.zeros_like(labels.pick)
-        low = np.where(open_.any(axis=1), open_.argmax(axis=1), wall.shape[1])
-        high = wall.shape[1] - 1 - open_[:, ::-1].argmax(axis=1)
-        return low[places], high[places]
+        free = np.isfinite(self._walls[-1])
+        last = free.shape[1] - 1
+        low = np.where(free.any(axis=1), free.argmax(axis=1), last + 1)
+        high = last - free[:, ::-1].argmax(axis=1)
+        return low[labels.pick], high[labels.pick]
 
     def _path(self, picks: Sequence[int]) -> Path:
         values = [1.0, *(v[k] for v, k in zip(self._values, picks, strict=True)), 1.0]
