@@ -85,7 +85,7 @@ def baseline(
     >>> plain = BertModel(BertConfig(vocab_size=200, num_hidden_layers=2, **sizes))
     >>> model = baseline("low_rank", plain, match_parameters=15_000)
     >>> mp.account(model).unique, model.base_model.mpo.plan.banks[0].row_dims
-    (14992, (32, 1))
+    (14992, (16, 1))
     """
     if name == "whitened" and calibration is None:
         raise ConfigError(

@@ -65,7 +65,9 @@ def test_a_file_of_settings(tmp_path, corpus):
     assert order["out"] == "mpobert-run"
 
 
-@pytest.mark.parametrize("module", ["mpobert_plugin", "mpobert_plugin.cli"])
+@pytest.mark.parametrize(
+    "module", ["mpobert_plugin", pytest.param("mpobert_plugin.cli", marks=pytest.mark.slow)]
+)
 def test_the_module_is_the_command(module):
     command = [sys.executable, "-m", module, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
