@@ -274,3 +274,13 @@ def test_the_retained_share_is_a_product_over_bonds():
     assert found.error == pytest.approx(math.sqrt(1 - math.exp(logs)))
     again = tn.allocate(Ws, rtol=found.error * 1.001, shape=((8, 1), (1, 8)), measure="retained")
     assert again.n_params <= found.n_params
+    assert again.error <= found.error * 1.001
+
+
+@pytest.mark.parametrize("budget", [300, 600, 1200])
+def test_a_bound_above_all_leaves_no_budget_unused(budget):
+    W = np.random.default_rng(1).normal(size=(64, 256))
+    found = tn.allocate({"i": W}, max_params=budget, shape=5, keep_dense=False)
+    assert 0.7 * budget < found.n_params <= budget
+    made = tn.mpo(W, found["i"].layout, bonds=found["i"].bonds)
+    assert made.certificate.relative_error <= found["i"].relative_error <= 1.0

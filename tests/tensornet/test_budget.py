@@ -50,6 +50,7 @@ def test_no_chain_within_the_tolerance_has_fewer_parameters(chain, share):
     allowed = share * cost(tails, (0,) * len(tails))
     kept = [bonds for bonds in all_bonds(sites, caps) if cost(tails, bonds) <= allowed]
     found = fewest_params(sites, tails, allowed, caps)
+    assert structural_bonds(sites, found)[1:-1] == found
     if kept:
         assert cost(tails, found) <= allowed * (1 + 1e-12)
         assert params(sites, found) == min(params(sites, bonds) for bonds in kept)
@@ -62,9 +63,19 @@ def test_no_chain_within_the_budget_discards_less(chain, factor):
     sites, tails, caps = chain
     budget = int(factor * sum(sites))
     found = least_error(sites, tails, budget, caps)
+    assert structural_bonds(sites, found)[1:-1] == found
     assert params(sites, found) <= budget
     best = min(cost(tails, b) for b in all_bonds(sites, caps) if params(sites, b) <= budget)
     assert cost(tails, found) <= best * (1 + 1e-12) + 1e-14
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_bond_is_larger_than_its_neighbour_times_the_site_between(turned):
+    flat, slow = np.array([1.0, 1e-3, 1e-4, 1e-5, 0.0]), np.array([1.0, 0.8, 0.6, 0.3, 0.0])
+    tails, step = ([slow, flat], -1) if turned else ([flat, slow], 1)
+    # A bond of 4 beside one of 1 would discard least of all that fit.
+    assert least_error((4, 2, 4), tails, 32, (1, 4, 4, 1))[::step] == (2, 3)
+    assert fewest_params((4, 2, 4), tails, 0.5, (1, 4, 4, 1))[::step] == (2, 3)
 
 
 def test_what_is_zero_keeps_bonds_of_one():

@@ -11,6 +11,7 @@ from tensornet import unfoldings
 from tensornet.backend import backend_of
 from tensornet.fronts import front_of
 from tensornet.layout import MatrixLayout, matrix_layout
+from tensornet.linalg import low_rank_root
 from tensornet.shapes import layouts_of
 from tensornet.unfoldings import Unfoldings, sides_of, work
 
@@ -56,6 +57,15 @@ def test_steep_spectra_are_right_far_below_the_noise_of_squares(dtype):
             assert np.sqrt(tail) == pytest.approx(np.sqrt(expected), rel=1e-3, abs=1e-13)
     narrow = [root for side, root in shared._roots.items() if root.shape[1] < side.size]
     assert narrow
+
+
+def test_a_root_of_few_columns_misses_nothing():
+    flat = np.diag([1.0] + [1e-4] * 99)
+    few = np.diag([1.0, 1e-3] + [1e-16] * 98)
+    for a, columns in ((flat, 100), (few, 19)):
+        root = low_rank_root(a, 2)
+        assert root.shape == (100, columns)
+        assert np.abs(root @ root.T - a @ a.T).max() < 1e-15
 
 
 def test_a_side_is_a_partial_trace_of_a_larger_one():
