@@ -83,7 +83,9 @@ def test_no_choice_within_the_tolerance_has_fewer_parameters(seed, sites, count,
     allowed = error.min() + level**2 * (error.max() - error.min())
     found = shares.within_error(fronts, factors, allowed, keep_dense=keep_dense)
     assert found.error <= allowed
-    assert found.params == params[error <= allowed * (1 - 1e-12)].min()
+    # Sums of the same parts in another order may fall on the other side of the limit.
+    least, most = (params[error <= allowed * (1 + slack)].min() for slack in (1e-12, -1e-12))
+    assert least <= found.params <= most
 
 
 @pytest.mark.parametrize("seed", range(4))

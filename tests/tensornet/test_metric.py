@@ -180,7 +180,9 @@ def test_the_certificate_is_what_a_dense_twin_measures(
     wide = W.astype("complex128")
     found = contract_wide(m.cores, layout)
     norm, missing = np.linalg.norm(wide @ S), np.linalg.norm((wide - found) @ S)
-    assert missing <= (c.relative_error + 1e-6) * norm + 1e-9
+    # Where the metric has no weight, the root that is made here has that of its rounding.
+    blind = 1e-7 * np.linalg.norm(S, 2) * np.linalg.norm(wide - found)
+    assert missing <= (c.relative_error + 1e-6) * norm + blind + 1e-9
     assert abs(missing - c.relative_error * norm) <= 1e-6 * norm + 1e-9
     assert all(b <= a for a, b in itertools.pairwise(c.history))
     assert c.lower_bound <= c.relative_error + 1e-6
