@@ -43,7 +43,8 @@ def fewest_params(
         Whether chains that are best at no price are looked at too. Without them the result is
         a little larger at times, and is found sooner.
     dims : sequence of int, optional
-        Dimensions of the sites where ``sites`` are costs.
+        Dimensions of the sites: only chains that can be are chosen, see
+        :class:`tensornet.paths.Paths`.
 
     Examples
     --------

@@ -45,8 +45,9 @@ class Labels(NamedTuple):
 class Paths:
     """All chains of candidate bonds: those that discard less than every smaller bond does.
 
-    ``sites`` are what a site costs for bonds of 1, and ``dims`` its dimensions where they differ.
-    No bond is larger than its neighbour times the site between: such a chain cannot be.
+    ``sites`` are what a site costs for bonds of 1. With ``dims``, its dimensions, no bond is
+    larger than its neighbour times the site between: such a chain cannot be. Without them it is
+    left to whoever cuts, to whom it means that the smaller bond alone discards something.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Paths:
         dims: Sequence[int] | None = None,
     ) -> None:
         self._sites = [float(d) for d in sites]
-        self._dims = [float(d) for d in (dims or sites)]
+        self._dims = dims
         self._values: list[Array1] = []
         self._tails: list[Array1] = []
         for tail, cap in zip(tails, caps[1:-1], strict=True):
@@ -71,7 +72,7 @@ class Paths:
             self._tails.append(kept[new])
         self._walls = self._impossible()
         if self._values and not math.isfinite(self._onward(0.0)[0].min()):
-            # Rounding has made ranks that cannot be: caps are kept by whoever cuts.
+            # Rounding has made ranks that cannot be.
             self._walls = [np.zeros_like(wall) for wall in self._walls]
 
     def _impossible(self) -> list[Array1]:
@@ -82,7 +83,7 @@ class Paths:
         walls = [np.zeros((1, len(self._values[0])))] if self._values else []
         for bond in range(1, len(self._values)):
             here, there = self._values[bond - 1][:, None], self._values[bond][None, :]
-            site = self._dims[bond]
+            site = math.inf if self._dims is None else float(self._dims[bond])
             walls.append(np.where((here > site * there) | (there > site * here), math.inf, 0.0))
         return walls
 

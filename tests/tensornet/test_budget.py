@@ -49,7 +49,7 @@ def test_no_chain_within_the_tolerance_has_fewer_parameters(chain, share):
     sites, tails, caps = chain
     allowed = share * cost(tails, (0,) * len(tails))
     kept = [bonds for bonds in all_bonds(sites, caps) if cost(tails, bonds) <= allowed]
-    found = fewest_params(sites, tails, allowed, caps)
+    found = fewest_params(sites, tails, allowed, caps, dims=sites)
     assert structural_bonds(sites, found)[1:-1] == found
     if kept:
         assert cost(tails, found) <= allowed * (1 + 1e-12)
@@ -62,7 +62,7 @@ def test_no_chain_within_the_tolerance_has_fewer_parameters(chain, share):
 def test_no_chain_within_the_budget_discards_less(chain, factor):
     sites, tails, caps = chain
     budget = int(factor * sum(sites))
-    found = least_error(sites, tails, budget, caps)
+    found = least_error(sites, tails, budget, caps, dims=sites)
     assert structural_bonds(sites, found)[1:-1] == found
     assert params(sites, found) <= budget
     best = min(cost(tails, b) for b in all_bonds(sites, caps) if params(sites, b) <= budget)
@@ -73,9 +73,11 @@ def test_no_chain_within_the_budget_discards_less(chain, factor):
 def test_no_bond_is_larger_than_its_neighbour_times_the_site_between(turned):
     flat, slow = np.array([1.0, 1e-3, 1e-4, 1e-5, 0.0]), np.array([1.0, 0.8, 0.6, 0.3, 0.0])
     tails, step = ([slow, flat], -1) if turned else ([flat, slow], 1)
+    sites, caps = (4, 2, 4), (1, 4, 4, 1)
     # A bond of 4 beside one of 1 would discard least of all that fit.
-    assert least_error((4, 2, 4), tails, 32, (1, 4, 4, 1))[::step] == (2, 3)
-    assert fewest_params((4, 2, 4), tails, 0.5, (1, 4, 4, 1))[::step] == (2, 3)
+    assert least_error(sites, tails, 32, caps)[::step] == (1, 4)
+    assert least_error(sites, tails, 32, caps, dims=sites)[::step] == (2, 3)
+    assert fewest_params(sites, tails, 0.5, caps, dims=sites)[::step] == (2, 3)
 
 
 def test_what_is_zero_keeps_bonds_of_one():
@@ -114,7 +116,7 @@ def test_bonds_of_a_large_matrix_take_no_time(share, power):
 def test_the_frontier_is_the_lower_hull_of_all_chains(chain):
     sites, tails, caps = chain
     points = [(params(sites, b), cost(tails, b)) for b in all_bonds(sites, caps)]
-    found = frontier(sites, tails, caps, 10**9)
+    found = frontier(sites, tails, caps, 10**9, sites)
     sizes = [size for _, size, _ in found]
     assert sizes == sorted(sizes)
     for bonds, size, tail in found:

@@ -60,6 +60,13 @@ def test_rtol_costs_no_more_parameters_than_the_best_bonds(case, rtol):
     assert np.linalg.norm(m.to_matrix() - W) <= rtol * (1 + 1e-9)
 
 
+def test_a_site_of_one_is_cut_once():
+    layout = tn.MatrixLayout((1, 1, 1, 1), (2, 1, 2, 2), 1, 7)
+    W = np.array([[-0.23, 0.15, 0.56, 0.40, -0.30, -0.54, -0.27]])
+    # Both its bonds have one spectrum: adding it twice would leave the smallest chain out.
+    assert tn.mpo(W, layout, rtol=0.8).bond_dims == (1, 1, 1, 1, 1)
+
+
 @given(small(), st.floats(1.0, 6.0))
 def test_max_params_errs_no_more_than_the_bound_of_the_best_bonds(case, factor):
     layout, W = case
