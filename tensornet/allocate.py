@@ -20,6 +20,7 @@ import numpy as np
 from tensornet.allocation import Allocation, Allotment, root
 from tensornet.checks import array, choice, describe, integer, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
+from tensornet.fitting import ratio_budget
 from tensornet.fronts import ONE, SHARE, Choice, Copies, Front, front_of, front_of_mpo, mean_front
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO
@@ -265,7 +266,4 @@ def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> 
 def _budget(max_params: object, ratio: object, fronts: Sequence[Front]) -> int:
     if max_params is not None:
         return integer("max_params", max_params, 1, OptionError)
-    number = isinstance(ratio, Real) and not isinstance(ratio, bool | np.bool_)
-    if not number or not 0.0 < float(ratio) <= 1.0:  # type: ignore[arg-type]
-        raise OptionError(complaint("ratio", "be a number in (0, 1]", repr(ratio)))
-    return int(float(ratio) * sum(front.dense.params for front in fronts))  # type: ignore[arg-type]
+    return ratio_budget(ratio, sum(front.dense.params for front in fronts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tensornet.linalg import thin_svd
 from tensornet.metric import decompose_metric, whitened_errors
 from tensornet.prospects import Prospects, affordable
 from tensornet.shapes import layouts_of
-from tensornet.single import Request
+from tensornet.single import Made, Request
 from tensornet.storage import scaled
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
@@ -198,29 +198,28 @@ class _Search:
             found.append(self._two_sites(kind, rank, float(errors[rank])))
         return found
 
-    def network(self, layout: MatrixLayout, bonds: tuple[int, ...]) -> Candidate | None:
+    def network(self, layout: MatrixLayout, bonds: tuple[int, ...]) -> Candidate:
         """Return an MPO, decomposed, with its actual error."""
-        shape = layout.n_sites if layout.padded else (layout.row_dims, layout.col_dims)
         if self.metric is not None:
-            return self._in_metric(layout, self.metric)
-        if self.limit[0] == "rtol":
-            made = mpo(self.W, shape, rtol=self.limit[1])
-        else:
-            made = mpo(self.W, shape, bonds=bonds)
-        error = 0.0 if made.certificate is None else made.certificate.relative_error
-        costs = multiply_adds(made.layout, made.bond_dims, self.batch)
-        inner = made.bond_dims[1:-1]
-        return Candidate("mpo", made.layout, inner, made.n_params, error, costs)
+            made = self._in_metric(layout, self.metric)
+            cores, error = made.cores, made.certificate.relative_error
+            return self._chain(layout, [int(core.shape[2]) for core in cores[:-1]], error)
+        shape = layout.n_sites if layout.padded else (layout.row_dims, layout.col_dims)
+        limits: dict[str, Any] = {"rtol": self.limit[1]} if self.limit[0] == "rtol" else {}
+        found = mpo(self.W, shape, **(limits or {"bonds": bonds}))
+        error = 0.0 if found.certificate is None else found.certificate.relative_error
+        return self._chain(found.layout, found.bond_dims[1:-1], error)
 
-    def _in_metric(self, layout: MatrixLayout, metric: Metric) -> Candidate:
-        kind, value = self.limit
-        limits = (value, None) if kind == "rtol" else (None, int(value))
-        request = Request(None, None, limits[0], "central", limits[1])
-        made = decompose_metric(self.matrix, metric, layout, request, self.backend)
-        bonds = (1, *(int(core.shape[2]) for core in made.cores))
-        error, params = made.certificate.relative_error, layout.n_params(bonds)
+    def _chain(self, layout: MatrixLayout, inner: Sequence[int], error: float) -> Candidate:
+        bonds = (1, *inner, 1)
         costs = multiply_adds(layout, bonds, self.batch)
-        return Candidate("mpo", layout, bonds[1:-1], params, error, costs)
+        return Candidate("mpo", layout, bonds[1:-1], layout.n_params(bonds), error, costs)
+
+    def _in_metric(self, layout: MatrixLayout, metric: Metric) -> Made:
+        kind, value = self.limit
+        rtol, max_params = (value, None) if kind == "rtol" else (None, int(value))
+        request = Request(None, None, rtol, "central", max_params)
+        return decompose_metric(self.matrix, metric, layout, request, self.backend)
 
     def _most_rank(self) -> int:
         """Return the largest rank that the budget allows; 0 where not even rank 1 fits."""
