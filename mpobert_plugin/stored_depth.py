@@ -12,7 +12,7 @@ from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.families import Family, family_for, known_model_types
 from mpobert_plugin.families.derived import MARK
 from mpobert_plugin.plan import MOST_LAYERS
-from mpobert_plugin.stored_plan import family_remedy
+from mpobert_plugin.stored_plan import check_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +53,7 @@ def check_depth(config: PretrainedConfig, plan: ConversionPlan | None) -> None:
     if plan is None or family is None or n_layers is None:
         _check_counts(config)
         return
-    if (plan.family, plan.n_layers) != (family.name, n_layers):
-        raise CheckpointError(
-            f"the stored plan must be for {family.name} with {n_layers} layers, got "
-            f"{plan.family} with {plan.n_layers}. {family_remedy(plan, family)}"
-        )
+    check_layers(plan, family, n_layers)
     _check_steps(config, plan, family)
 
 

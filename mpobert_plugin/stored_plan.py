@@ -32,12 +32,8 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
     CheckpointError
         When family, number of layers, roles or sizes differ.
     """
-    family, n_layers = family_of(model), len(layer_names(model))
-    if (plan.family, plan.n_layers) != (family.name, n_layers):
-        raise CheckpointError(
-            f"the stored plan must be for {family.name} with {n_layers} layers, got "
-            f"{plan.family} with {plan.n_layers}. {family_remedy(plan, family)}"
-        )
+    family = family_of(model)
+    check_layers(plan, family, len(layer_names(model)))
     if plan.sources is not None and not family.repeats_layers:
         raise CheckpointError(
             f"the stored plan must have no sources, since {family.name} copies no layers, got "
@@ -90,8 +86,8 @@ def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
             )
 
 
-def family_remedy(plan: ConversionPlan, family: Family) -> str:
-    """Return what to do about a plan for another family or another number of layers.
+def check_layers(plan: ConversionPlan, family: Family, n_layers: int) -> None:
+    """Refuse a plan for another family or another number of layers.
 
     Parameters
     ----------
@@ -99,22 +95,29 @@ def family_remedy(plan: ConversionPlan, family: Family) -> str:
         A plan from a file.
     family : Family
         Family of the model.
+    n_layers : int
+        Layers of the model.
 
-    Returns
-    -------
-    str
-        A sentence.
+    Raises
+    ------
+    CheckpointError
+        When they differ from the plan's.
 
     Examples
     --------
     >>> from mpobert_plugin.families import BERT
     >>> from mpobert_plugin.plan import ConversionPlan
-    >>> family_remedy(ConversionPlan("bert", 2, (), (), ()), BERT)
-    'Its config.json was changed.'
+    >>> check_layers(ConversionPlan("bert", 2, (), (), ()), BERT, 2)
     """
-    if plan.family == family.name:
-        return "Its config.json was changed."
-    return (
-        f"If {plan.family} is a family of your own, register it before loading, with "
-        "mpobert_plugin.families.register_family; else its config.json was changed."
+    if (plan.family, plan.n_layers) == (family.name, n_layers):
+        return
+    remedy = "Its config.json was changed."
+    if plan.family != family.name:
+        remedy = (
+            f"If {plan.family} is a family of your own, register it before loading, with "
+            "mpobert_plugin.families.register_family; else its config.json was changed."
+        )
+    raise CheckpointError(
+        f"the stored plan must be for {family.name} with {n_layers} layers, got "
+        f"{plan.family} with {plan.n_layers}. {remedy}"
     )
