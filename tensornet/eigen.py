@@ -99,6 +99,21 @@ def eigenvalues(gram: Array, backend: Backend) -> np.ndarray[Any, Any] | None:
     return np.asarray(np.maximum(values[::-1].astype(np.float64), 0.0))
 
 
+def spectrum(gram: Array, backend: Backend) -> np.ndarray[Any, Any]:
+    """Return all eigenvalues as :func:`eigenvalues`, by an SVD where no driver converges.
+
+    Examples
+    --------
+    >>> from tensornet.backend import load_backend
+    >>> spectrum(np.diag([1.0, 4.0]), load_backend("numpy")).tolist()
+    [4.0, 1.0]
+    """
+    values = eigenvalues(gram, backend)
+    if values is None:
+        return np.asarray(np.linalg.svd(backend.numbers(gram), compute_uv=False))
+    return values
+
+
 def _by_library(gram: Array, backend: Backend) -> tuple[np.ndarray[Any, Any], Array] | None:
     try:
         values, vectors = backend.tl.eigh(gram)

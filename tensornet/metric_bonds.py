@@ -12,7 +12,7 @@ from tensornet.als import Fit
 from tensornet.backend import Backend
 from tensornet.bonds import chain_params, even_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
-from tensornet.eigen import eigenvalues
+from tensornet.eigen import spectrum
 from tensornet.errors import ToleranceError, complaint
 from tensornet.truncation import tail_weights
 from tensornet.typing import Array
@@ -79,11 +79,7 @@ def guide_for(tensor: Array, caps: tuple[int, ...], total: float, backend: Backe
         unfolding = backend.tl.reshape(tensor, (math.prod(sites[:k]), -1))
         if unfolding.shape[0] > unfolding.shape[1]:
             unfolding = backend.adjoint(unfolding)
-        gram = unfolding @ backend.adjoint(unfolding)
-        values = eigenvalues(gram, backend)
-        if values is None:  # no driver converges: an SVD does
-            values = np.linalg.svd(backend.numbers(gram), compute_uv=False)
-        tails.append(tail_weights(values))
+        tails.append(tail_weights(spectrum(unfolding @ backend.adjoint(unfolding), backend)))
     return Guide(sites, caps, tuple(tails), total)
 
 

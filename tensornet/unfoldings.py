@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, backend_of, dtype_name, n_elements, work_dtype
-from tensornet.eigen import eigenvalues
+from tensornet.eigen import spectrum
 from tensornet.fitting import NOISY_SHARE
 from tensornet.fronts import SHARE, Front, cleaned, front_of
 from tensornet.gram import gram_matrix
@@ -157,10 +157,7 @@ class Unfoldings:
     def _tail(self, side: Side) -> _Numbers:
         if side not in self._tails:
             gram = self._gram(side)
-            values = eigenvalues(gram, backend_of(gram))
-            if values is None:  # no driver converges: an SVD does
-                values = np.linalg.svd(gram, compute_uv=False)
-            self._tails[side] = tail_weights(np.asarray(values)) / self._total
+            self._tails[side] = tail_weights(spectrum(gram, backend_of(gram))) / self._total
         return self._tails[side]
 
     def _gram(self, side: Side) -> _Numbers:

@@ -135,7 +135,7 @@ def counted(monkeypatch, place, name):
 @pytest.mark.parametrize("limit", [("rtol", 1e-8), ("max_params", 3000)])
 def test_each_unfolding_is_decomposed_once_at_most(limit, monkeypatch):
     seen = counted(monkeypatch, unfoldings, "singular_values")
-    grams = counted(monkeypatch, unfoldings, "eigenvalues")
+    grams = counted(monkeypatch, unfoldings, "spectrum")
     layouts = layouts_of(48, 64, (2, 3, 4))
     W = hilbert(48, 64)
     Prospects(W, backend_of(W), limit, layouts, 3)

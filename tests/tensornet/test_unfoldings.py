@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tensornet import unfoldings
+from tensornet import eigen
 from tensornet.backend import backend_of
 from tensornet.fronts import front_of
 from tensornet.layout import MatrixLayout, matrix_layout
@@ -92,7 +92,7 @@ def test_padded_zero_and_single_site_layouts():
 
 
 def test_where_no_eigensolver_converges_an_svd_does(monkeypatch):
-    monkeypatch.setattr(unfoldings, "eigenvalues", lambda *_: None)
+    monkeypatch.setattr(eigen, "eigenvalues", lambda *_: None)
     layout = MatrixLayout((4, 6), (5, 8))
     tail = Unfoldings(W, backend_of(W)).front(layout).tails[0]
     own = front_of(W, layout, backend_of(W)).tails[0]
