@@ -11,6 +11,7 @@ from mpobert_plugin.errors import SharingError
 from mpobert_plugin.guard import check_saving
 from mpobert_plugin.locate import BANKS, base_of
 from mpobert_plugin.places import misplaced
+from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.runtime import Banks
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ def check_places(model: PreTrainedModel) -> None:
     base: nn.Module = base_of(model)
     # Of all models of transformers, some may have no module there.
     if not isinstance(getattr(base, "_modules", {}).get(BANKS), Banks):
+        plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
+        if isinstance(plan, ConversionPlan):
+            raise SharingError(
+                f"the model must have the banks of its plan in {BANKS!r}, got "
+                f"{type(getattr(base, BANKS, None)).__name__}. Put them back, or load the model "
+                "again. Nothing was written."
+            )
         return
     check_saving(base)
     for place in misplaced(model):

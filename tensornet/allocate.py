@@ -20,14 +20,15 @@ import numpy as np
 from tensornet.allocation import Allocation, Allotment, root
 from tensornet.checks import array, choice, describe, integer, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
-from tensornet.fitting import ratio_budget
+from tensornet.fitting import below_ratio, ratio_budget
 from tensornet.fronts import ONE, SHARE, Choice, Copies, Front, front_of, front_of_mpo, mean_front
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO
-from tensornet.shares import Shares, within_budget, within_error
+from tensornet.shares import Shares, least_params, within_budget, within_error
 from tensornet.typing import Array, ShapeSpec
 
 _Named = list[tuple[str, Any]]
+_LEAST = 1e-200
 
 
 def allocate(
@@ -87,7 +88,7 @@ def allocate(
     Returns
     -------
     Allocation
-        With a bound on every error, and on the whole.
+        With a bound on every error, and on the whole. Bonds for an MPO are those of its ``round``.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def allocate(
         allowed = -math.log1p(-(target**2)) if products else target**2
         found = within_error(counted, scaled, allowed, keep_dense=keep_dense)
     else:
-        max_params = _budget(max_params, ratio, fronts)
+        max_params = _budget(max_params, ratio, fronts, keep_dense=keep_dense)
         found = within_budget(counted, scaled, max_params, keep_dense=keep_dense)
     error = -math.expm1(-found.error) if products else found.error
     rows = _allotments(names, fronts, factors, found)
@@ -260,10 +261,14 @@ def _scaled(fronts: Sequence[Front], weights: Sequence[float], measure: str) -> 
         largest = max(front.norm for front in fronts) or 1.0
         sizes = [w * (f.norm / largest) ** 2 for f, w in zip(fronts, weights, strict=True)]
     total = math.fsum(sizes) or 1.0
-    return [size / total for size in sizes]
+    # What counts less than any rounding of the others' errors would make prices infinite.
+    return [size / total if size / total > _LEAST else 0.0 for size in sizes]
 
 
-def _budget(max_params: object, ratio: object, fronts: Sequence[Front]) -> int:
+def _budget(max_params: object, ratio: object, fronts: Sequence[Front], *, keep_dense: bool) -> int:
     if max_params is not None:
         return integer("max_params", max_params, 1, OptionError)
-    return ratio_budget(ratio, sum(front.dense.params for front in fronts))
+    dense, smallest = sum(f.dense.params for f in fronts), least_params(fronts, keep_dense)
+    if (number := ratio_budget(ratio, dense)) < smallest:
+        raise below_ratio(ratio, smallest, dense)
+    return number

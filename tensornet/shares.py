@@ -46,8 +46,7 @@ def within_budget(
         If the smallest choices have more.
     """
     hulls = [front.hull(keep_dense=keep_dense) for front in fronts]
-    smallest = sum(hull[0].params for hull in hulls)
-    if smallest > max_params:
+    if (smallest := least_params(fronts, keep_dense)) > max_params:
         expected = f"be at least {smallest}, the parameters with all bonds 1"
         raise OptionError(complaint("max_params", expected, max_params))
     starts = [_climbed(hulls, factors, max_params, 0.0)]
@@ -67,6 +66,13 @@ def within_budget(
     # Thinned fronts may leave room for a bond.
     better = _filled(fronts, factors, merged, max_params, keep_dense=keep_dense)
     return min(known, better, key=partial(_rank, factors))
+
+
+def least_params(fronts: Sequence[Front], keep_dense: bool) -> int:
+    """Return the parameters of all where each is as small as it can be."""
+    return sum(
+        min([sum(front.costs), *([front.dense.params] if keep_dense else [])]) for front in fronts
+    )
 
 
 def _rank(factors: Sequence[float], found: Shares) -> tuple[float, float, int]:

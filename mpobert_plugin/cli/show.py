@@ -85,9 +85,11 @@ def show_report(report: ConversionReport) -> None:
         _of_matrices(role, [m for m in report.matrices if m.role == role])
         for role in dict.fromkeys(matrix.role for matrix in report.matrices)
     ]
-    rows.append(_of_matrices("all matrices", report.matrices))
-    columns = ("role", "matrices", "stored", "plain", "stored / plain", "relative errors")
-    show_table(f"{report.model}: matrices in cores", columns, rows)
+    # A budget may leave every matrix plain.
+    if rows:
+        rows.append(_of_matrices("all matrices", report.matrices))
+        columns = ("role", "matrices", "stored", "plain", "stored / plain", "relative errors")
+        show_table(f"{report.model}: matrices in cores", columns, rows)
     for line in report.summary():
         typer.echo(line)
 

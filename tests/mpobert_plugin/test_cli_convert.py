@@ -307,3 +307,11 @@ class TestFaultsOfCalibration:
             "--calibration-length must be at most 40, the positions of a BertForMaskedLM, got 41."
             in message
         )
+
+
+@pytest.mark.filterwarnings("ignore:.*allows .* parameters:mpobert_plugin.errors.MPOBertWarning")
+def test_a_budget_that_leaves_every_matrix_plain_is_reported(bert, tmp_path):
+    made = run("convert", bert, "--out", tmp_path / "m", "--n", "3", "--ratio", "1.0")
+    text = "the budget leaves every matrix plain"
+    assert text in " ".join(made.stdout.split())
+    assert text in " ".join(run("report", tmp_path / "m").stdout.split())

@@ -297,3 +297,11 @@ def test_lora_of_peft_is_whole(targets: Any) -> None:
     wrapped = peft.get_peft_model(model, config)
     mp.assert_shared(wrapped.get_base_model())
     assert ": must" not in mp.describe(wrapped.get_base_model())
+
+
+def test_banks_that_were_taken_away_are_missed_before_saving(tmp_path):
+    model = bert()
+    model.bert.mpo = nn.ModuleDict()
+    with pytest.raises(SharingError, match=r"must have the banks of its plan in 'mpo', got Module"):
+        model.save_pretrained(tmp_path / "m")
+    assert not (tmp_path / "m").exists()

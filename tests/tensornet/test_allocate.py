@@ -284,3 +284,19 @@ def test_a_bound_above_all_leaves_no_budget_unused(budget):
     assert 0.7 * budget < found.n_params <= budget
     made = tn.mpo(W, found["i"].layout, bonds=found["i"].bonds)
     assert made.certificate.relative_error <= found["i"].relative_error <= 1.0
+
+
+@pytest.mark.parametrize("measure", ["relative", "absolute", "retained"])
+def test_what_hardly_counts_is_cut_as_far_as_it_goes(measure):
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((2, 16, 16))
+    scaled = [A, B * 1e-153] if measure == "absolute" else [A, B]
+    weights = None if measure == "absolute" else [1, 1e-308]
+    found = tn.allocate(scaled, weights=weights, shape=2, ratio=0.8, measure=measure)
+    assert found.n_params <= found.max_params
+    assert found["0"].dense
+
+
+def test_a_ratio_that_nothing_keeps_is_named():
+    with pytest.raises(errors.OptionError, match=r"ratio must be at least 0.1251?, the 32 "):
+        tn.allocate([np.eye(16)], ratio=1e-4, shape=2)
