@@ -296,7 +296,10 @@ def _rescaled(
             return None
         if scales is not None:
             a, b, c = (scale for number, scale in enumerate(scales) if number != k)
-            gradient = gradient * (a * b * c)
+            by = a * b * c
+            # In place: made just before, nobody else's, and perhaps still in the device's cache.
+            own = gradient.dtype == by.dtype and not torch.is_grad_enabled()
+            gradient = gradient.mul_(by) if own else gradient * by
         return gradient.to(operand.dtype)
 
     return one(0), one(1), one(2)

@@ -112,6 +112,41 @@ def test_the_same_bits_every_time_and_none_in_a_transformation(left):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("size", [2.0**-110, 1e-20, 1e18])
+def test_kernels_keep_the_digits_of_float32_at_every_size(left, size):
+    wide = neighbours(SIZES[0], left, "cuda")
+    narrow = [each.detach().float().requires_grad_() for each in (wide[0], wide[1] * size)]
+    wide = [each.detach().double().requires_grad_() for each in narrow]
+    found, wanted = merged(*narrow, left), expected(*wide, left)
+    grad = torch.randn_like(found)
+    ours = (found, *torch.autograd.grad(found, narrow, grad))
+    theirs = (wanted, *torch.autograd.grad(wanted, wide, grad.double()))
+    for one, other in zip(ours, theirs, strict=True):
+        error = (one.double() - other).abs().max() / other.abs().max()
+        assert float(error) < 2e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_is_not_finite_stays_so_in_values_and_gradients(left, value):
+    chain, core = neighbours(SIZES[0], left, "cuda", torch.float32)
+    with torch.no_grad():
+        core.view(-1)[7] = value
+    found, wanted = merged(chain, core, left), expected(chain, core, left)
+    assert torch.equal(found.isfinite(), wanted.isfinite())
+    grad = torch.zeros_like(found)
+    grad.view(-1)[5] = value
+    ours = torch.autograd.grad(found, (chain, core), grad)
+    theirs = torch.autograd.grad(wanted, (chain, core), grad)
+    for one, other in zip(ours, theirs, strict=True):
+        assert bool(other.isfinite().all()) == bool(one.isfinite().all())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_a_frozen_neighbour_gets_no_gradient(frozen):
     both = neighbours(SIZES[1], True, "cuda", torch.float32)
