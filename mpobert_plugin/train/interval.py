@@ -35,7 +35,7 @@ class Interval:
     steps : int
         Steps in it.
     waited : float
-        Seconds for which a step waited for its samples.
+        Seconds for which the device had nothing to do, or may have had, before samples came.
     summed : int
         Steps that are in the sums.
     """
@@ -124,9 +124,9 @@ class Interval:
         -------
         dict of str to float
             'tokens_per_second' of all processes; 'seconds_per_step'; 'waited', the share of the
-            time that went by before samples came; 'tflops' that one process makes in a second, by
-            the model's own count; 'share_of_peak' for cards whose peak is known; 'memory_gib' of
-            this process where the system tells it.
+            time in which the device stood still, at most, before samples came; 'tflops' that one
+            process makes in a second, by the model's own count; 'share_of_peak' for cards whose
+            peak is known; 'memory_gib' of this process where the system tells it.
         """
         seconds = max(time.monotonic() - self.since, 1e-9)
         samples = self.steps * config.batch_size / seconds

@@ -38,6 +38,16 @@ class Sent(Generic[T]):
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
+    def has_come(self) -> bool:
+        """Tell whether all that was queued before is done, without waiting for it.
+
+        Returns
+        -------
+        bool
+            True at once for what was on the host.
+        """
+        return self._event is None or bool(self._event.query())
+
     def read(self) -> T:
         """Return the value with its tensors on the host, after waiting for them.
 

@@ -94,7 +94,6 @@ class Loop:
         self._interval = Interval.begun(_HOST)
         # Results are read one step late, so that the device never waits for the host.
         self._late: deque[Sent[_Late]] = deque()
-        self._mark = time.monotonic()
         self._ending = False
         self._left = False
         self._saved: int | None = None
@@ -149,26 +148,40 @@ class Loop:
 
     def _pass(self) -> bool:
         """Make steps up to the end, a wish to stop, or a loss; True when to go on from before."""
-        progress, every = self.progress, self.config.save_every
+        progress, every, steps = self.progress, self.config.save_every, self.config.steps
         self._interval, self._kept = Interval.begun(_HOST, self._kept), None
-        for batches in self._batches():
-            self._interval.waited += time.monotonic() - self._mark
+        found = self._batches()
+        batches = self._draw(found)
+        while batches is not None:
             self._step(batches)
             if self._left:
                 lost = self._catch_up()
                 return lost is not None and self._lose(lost)
+            saving = bool(every) and progress.step % every == 0 and progress.step < steps
+            # Drawn while the device works; a checkpoint does not depend on samples to come.
+            ahead = not (saving or self.wish)
+            batches = self._draw(found) if ahead else None
             lost = self._read(self._late.popleft().read()) if len(self._late) > 1 else None
             if lost is None and (self._is_due() or self._ending):
                 lost = self._catch_up()
             if lost is not None:
                 return self._lose(lost)
             self._evaluate()
-            if every and progress.step % every == 0 and progress.step < self.config.steps:
+            if saving:
                 self.save()
             if self._ending:
                 return False
-            self._mark = time.monotonic()
+            batches = batches if ahead else self._draw(found)
         return False
+
+    def _draw(self, found: Iterator[list[Batch]]) -> list[Batch] | None:
+        """Return the samples of the next step; None behind the last one."""
+        start = time.monotonic()
+        batches = next(found, None)
+        # While the device has a step to make, nothing waits for samples.
+        if not self._late or self._late[-1].has_come():
+            self._interval.waited += time.monotonic() - start
+        return batches
 
     def _step(self, batches: list[Batch]) -> None:
         """Make a step, or leave it in its middle, where nothing has changed yet."""
@@ -221,7 +234,6 @@ class Loop:
             workers=self.config.workers,
             pin=self.processes.device.type == "cuda",
         )
-        self._mark = time.monotonic()
         for _ in range(start, end):
             yield [next(found) for _ in range(division.accumulation)]
 

@@ -99,7 +99,11 @@ def test_no_step_waits_for_the_device(host, network, recompute, no_waiting):
 def test_what_is_sent_is_what_was_there():
     engine = gpu_engine(on_gpu())
     result = engine.step(batches(), reseed)
-    sent = Sent(result).read()
+    torch.cuda._sleep(200_000_000)
+    late = Sent(result)
+    assert not late.has_come()
+    sent = late.read()
+    assert late.has_come()
     assert torch.equal(sent.numbers, result.numbers.cpu())
     assert sent.counts.tolist() == result.counts.tolist()
 

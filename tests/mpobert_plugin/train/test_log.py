@@ -25,6 +25,8 @@ from mpobert_plugin.train.engine import StepResult
 from mpobert_plugin.train.gradients import Gradients
 from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import Journal, train_line
+from mpobert_plugin.train.late import Sent
+from mpobert_plugin.train.loop import Loop
 from mpobert_plugin.train.norms import KindNorms
 from mpobert_plugin.train.run import pretrain
 from tests.mpobert_plugin.train.tiny import ROBERTA
@@ -84,6 +86,26 @@ def test_lines_for_people_have_what_matters(told):
     for part in ("loss ", "(tokens ", "right ", "gradient ", "lr ", "tokens/s", "GiB", "left"):
         assert part in line
     assert any(text.startswith("held out after step 4: loss ") for text in lines)
+
+
+def test_time_counts_as_waiting_only_where_the_device_stands_still(corpus, tmp_path, monkeypatch):
+    config = BASE.replace(steps=4, log_every=1, save_every=0)
+    drawn, read = [], []
+
+    def follow(run, busy):
+        monkeypatch.setattr(Sent, "has_come", lambda _: not busy)
+        pretrain(fresh(), corpus, config, tmp_path / run, device="cpu")
+        return [record["waited"] for record in records(tmp_path / run)]
+
+    plain_draw, plain_read = Loop._draw, Loop._read
+    monkeypatch.setattr(Loop, "_draw", lambda *a: (drawn.append(len(read)), plain_draw(*a))[1])
+    monkeypatch.setattr(Loop, "_read", lambda *a: (read.append(1), plain_read(*a))[1])
+    assert all(share > 0 for share in follow("idle", busy=False))
+    # Those of step k + 1 come before the host waits for step k; the last one finds no more.
+    assert drawn == [0, 0, 1, 2, 3]
+    first, *later = follow("busy", busy=True)
+    assert first > 0
+    assert later == [0.0, 0.0, 0.0]
 
 
 def test_norms_are_those_of_what_the_optimizer_changed(corpus, tmp_path):
@@ -242,7 +264,9 @@ def scalars(run):
 def test_tensorboard_reads_the_same_numbers_also_after_an_interruption(
     corpus, tmp_path, monkeypatch
 ):
-    pytest.importorskip("tensorboard")
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    # Files of one second are sorted by the text of their number, where 10 comes before 9.
+    monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
     run = tmp_path / "run"
     config = BASE.replace(steps=6, log_every=1, save_every=2, eval_every=2, eval_batches=1)
     real = mp.train.loop.Loop._step
