@@ -20,6 +20,7 @@ from tensornet.backend import (
     shared_with_numpy,
     work_dtype,
 )
+from tensornet.bonds import late_bonds, structural_bonds
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
@@ -41,7 +42,7 @@ from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
 from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
 from tensornet.storage import carried, in_double
-from tensornet.sweep import Swept
+from tensornet.sweep import Swept, meeting_site
 from tensornet.threads import AT_ONCE, side_by_side
 from tensornet.typing import Array, Cores
 
@@ -283,6 +284,8 @@ def _stacked(matrices: Array, job: _Job) -> _Part:
     """Return the decomposition of some matrices by stacked linear algebra."""
     backend, layout, request = job.backend, job.layout, job.request
     caps, forced = requested_caps(layout.site_dims, request)
+    if late_bonds(layout.site_dims, caps, meeting_site(layout.site_dims))[0]:
+        return _one_by_one(matrices, job)  # these have an order of their own
     folded = fold_stack(matrices, layout, backend)
     data = near_one(backend.cast(folded, work_dtype(job.dtype)), backend)
     limits = [
@@ -290,7 +293,9 @@ def _stacked(matrices: Array, job: _Job) -> _Part:
     ]
     swept = sweep_stack(data.tensors, limits, backend, narrow=job.dtype not in DOUBLE)
     kept = [r.kept(record.discarded) for r, record in zip(limits, swept.records, strict=True)]
-    if request.rtol is not None and not all(kept):
+    bonds = tuple(int(core.shape[1]) for core in swept.cores[1:])
+    possible = structural_bonds(layout.site_dims, bonds) == (1, *bonds, 1)
+    if not possible or (request.rtol is not None and not all(kept)):
         return _one_by_one(matrices, job)
     cores, center = _gauged(swept, job)
     factors = _factors(layout.n_sites, center, data.scales)

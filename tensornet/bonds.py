@@ -40,6 +40,58 @@ def structural_bonds(
     return tuple(_known(b) for b in bonds)
 
 
+def late_bonds(
+    site_dims: Sequence[int], caps: Sequence[int], meeting: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bonds that a sweep should leave to their neighbours, and the n + 1 caps for it.
+
+    A sweep from both ends to the site ``meeting`` may come to a bond before it comes to the
+    neighbour that limits it. Cutting it there would discard in vain: once the neighbour is cut,
+    the bond has no more values than its cap. The caps of such bonds are lifted.
+
+    Parameters
+    ----------
+    site_dims : sequence of int
+        Site dimensions, n of them.
+    caps : sequence of int
+        n + 1 bonds that a chain can have, 1 at both ends.
+    meeting : int
+        Bonds up to this one are cut from the left, in rising order, the others then from the
+        right.
+
+    Examples
+    --------
+    >>> late_bonds((16, 16, 9, 16, 16), (1, 8, 9, 1, 8, 1), 2)
+    ((2,), (1, 8, 128, 1, 8, 1))
+    >>> late_bonds((16, 16, 9, 16, 16), (1, 8, 8, 8, 8, 1), 2)
+    ((), (1, 8, 8, 8, 8, 1))
+    """
+    n = len(site_dims)
+    from_right, from_left = {n}, {0}
+    # Both bonds of a site of 1 have one spectrum: the one that comes first may as well be cut.
+    for k in range(n - 1, 0, -1):
+        if caps[k] == caps[k + 1] * site_dims[k] and (site_dims[k] > 1 or k + 1 in from_right):
+            from_right.add(k)
+    for k in range(1, n):
+        site = site_dims[k - 1]
+        if caps[k] == caps[k - 1] * site and (site > 1 or k - 1 in from_left):
+            from_left.add(k)
+    late = [k for k in range(1, n) if k in (from_right if k <= meeting else from_left)]
+    before = {k: (k - 1, k - 1) if k <= meeting else (k + 1, k) for k in late}
+    if all(
+        caps[k] == caps[other] * site_dims[site]
+        for k, (other, site) in before.items()
+        if k != meeting + 1
+    ):
+        return (), tuple(caps)  # whoever comes there finds no more values anyway
+    free, lifted = structural_bonds(site_dims), list(caps)
+    for k in [*range(1, meeting + 1), *range(n - 1, meeting, -1)]:
+        if k in late:
+            other, site = before[k]
+            lifted[k] = min(free[k], lifted[other] * site_dims[site])
+    return tuple(late), tuple(lifted)
+
+
 def _least(cap: int | None, limit: int) -> int:
     return limit if cap is None else min(cap, limit)
 

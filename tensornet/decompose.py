@@ -59,7 +59,9 @@ def mpo(
     max_bond : int, optional
         Hard cap for every bond.
     bonds : sequence of int or "full", optional
-        Caps for the n - 1 inner bonds (or all n + 1 with 1 at both ends). ``"full"`` keeps the
+        Caps for the n - 1 inner bonds (or all n + 1 with 1 at both ends). One that is larger than
+        its neighbour times the site between is lowered to that, and then costs no error of its
+        own: the square is at most the sum of what the others discard. ``"full"`` keeps the
         structural bonds, capped by ``max_bond``, whatever the rank: shapes then depend on the
         specification alone.
     rtol : float, optional

@@ -16,6 +16,7 @@ from tensornet.canonical import schmidt_form
 from tensornet.chain_grams import Gathered, gathered_tails, round_gathered
 from tensornet.checks import fraction, integer
 from tensornet.errors import OptionError, complaint
+from tensornet.implied import cut_in_order
 from tensornet.limits import within
 from tensornet.narrow import NARROW, SAFE_SHARE
 from tensornet.rounding import round_cores
@@ -97,7 +98,11 @@ class TensorSource:
         found = self._found or Found((), {}, None)
         if found.chain is not None:
             return found.chain.run(limits)
-        return sweep(self._tensor, limits, self._backend, self.weight, found.known)
+
+        def swept(limits: Limits) -> Swept:
+            return sweep(self._tensor, limits, self._backend, self.weight, found.known)
+
+        return cut_in_order(self.sites, limits, swept, self._backend)
 
     def _spectra(self, share: float, *, gentle: bool) -> Found | None:
         """Return what Gram matrices tell, or None where they say too little."""
@@ -150,6 +155,9 @@ class ChainSource:
 
     def run(self, limits: Limits) -> Swept:
         """Return the chain cut under limits."""
+        return cut_in_order(self.sites, limits, self._cut, self._backend)
+
+    def _cut(self, limits: Limits) -> Swept:
         if self._ready is not None:
             swept = round_gathered(self._ready, limits, self._backend)
             if swept is not None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name, eps, library_of, work_dtype
+from tensornet.bonds import late_bonds
 from tensornet.checks import finite
 from tensornet.errors import ArrayTypeError, DerivativeError, OptionError, complaint, counted
 from tensornet.gram import divided
@@ -83,18 +84,19 @@ def differentiable_tensor(
     scale, _ = scaled(backend.cast(plain, work_dtype(dtype)), backend)
     tie, meeting = _TIE.get(dtype, _TIE_NARROW), meeting_site(sites)
     noise = {1e-10: _EPS}.get(tie, eps(dtype))
+    late, bonds = late_bonds(sites, _bonds(made, request, sites), meeting)
     rules = [
         _Rule(bond, kept, tie, noise, mode == "subgradient", scale)
-        for bond, kept in enumerate(_bonds(made, request, sites))
+        for bond, kept in enumerate(bonds)
     ]
     near_one = divided(backend.cast(tensor, work_dtype(dtype)), scale)
-    cores = _sweep(near_one, rules, meeting, backend)
+    cores = _without_late(_sweep(near_one, rules, meeting, backend), late, meeting, backend)
     stored = []
     for k, core in enumerate(cores):
         small = backend.cast(core * scale if k == meeting else core, dtype)
         finite(f"core {k} in {dtype}", small, backend)
         stored.append(backend.copy(small))
-    return Made(tuple(stored), meeting, made.certificate)
+    return Made(tuple(stored), None if late else meeting, made.certificate)
 
 
 def _check(library: str, gauge: str, mode: bool | str) -> None:
@@ -154,6 +156,25 @@ def _sweep(tensor: Array, rules: list[_Rule], meeting: int, backend: Backend) ->
         rights.append(tl.reshape(backend.matrix_transpose(basis), (-1, sites[k], right)))
     shape = (rules[meeting].kept, sites[meeting], rules[meeting + 1].kept)
     return (*lefts, tl.reshape(tensor, shape), *rights[::-1])
+
+
+def _without_late(cores: Cores, late: tuple[int, ...], meeting: int, backend: Backend) -> Cores:
+    """Return the chain with the late bonds as small as a neighbour makes them, without a cut.
+
+    The two cores at such a bond are multiplied, and the one on the side of the neighbour becomes
+    a reshaped identity. Nothing is divided, so derivatives are finite; no gauge is claimed.
+    """
+    made = list(cores)
+    for k in [*(k for k in reversed(late) if k <= meeting), *(k for k in late if k > meeting)]:
+        (a, i, bond), (_, j, b) = made[k - 1].shape, made[k].shape
+        both = made[k - 1].reshape((a * i, bond)) @ made[k].reshape((bond, j * b))
+        if k <= meeting:
+            made[k - 1] = both.reshape((a, i, j * b))
+            made[k] = backend.identity(j * b, both).reshape((j * b, j, b))
+        else:
+            made[k - 1] = backend.identity(a * i, both).reshape((a, i, a * i))
+            made[k] = both.reshape((a * i, j, b))
+    return tuple(made)
 
 
 def _basis(a: Array, rule: _Rule, backend: Backend) -> Array:
