@@ -88,7 +88,8 @@ def allocate(
     Returns
     -------
     Allocation
-        With a bound on every error, and on the whole. Bonds for an MPO are those of its ``round``.
+        With a bound on every error, and on the whole: a sum over the bonds, where both bonds of a
+        site of 1, which are one cut, count once. Bonds for an MPO are those of its ``round``.
 
     Raises
     ------

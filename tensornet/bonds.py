@@ -112,6 +112,34 @@ def chain_params(sites: Sequence[int], inner: Sequence[int]) -> int:
     return sum(bonds[k] * site * bonds[k + 1] for k, site in enumerate(sites))
 
 
+def twins(site_dims: Sequence[int]) -> tuple[bool, ...]:
+    """Return for each inner bond whether it cuts the chain where the one before cuts it.
+
+    So do both bonds of a site of 1: they have one spectrum, and no reason to differ.
+
+    Examples
+    --------
+    >>> twins((4, 1, 1, 4)), twins((4, 2, 4))
+    ((False, True, True), (False, False))
+    """
+    return tuple(k > 0 and site_dims[k] == 1 for k in range(len(site_dims) - 1))
+
+
+def raised(site_dims: Sequence[int], inner: Sequence[int], k: int, to: int) -> tuple[int, ...]:
+    """Return inner bonds with bond ``k`` of them, and its twins after it, raised to a value.
+
+    Examples
+    --------
+    >>> raised((4, 1, 4, 4), (2, 2, 3), 0, 4)
+    (4, 4, 3)
+    """
+    same = twins(site_dims)
+    last = k + 1
+    while last < len(inner) and same[last]:
+        last += 1
+    return (*inner[:k], *[to] * (last - k), *inner[last:])
+
+
 def even_bonds(sites: Sequence[int], caps: Sequence[int], max_params: int) -> tuple[int, ...]:
     """Return the n - 1 inner bonds under the largest cap for all that a budget allows.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.bonds import chain_params, even_bonds, structural_bonds
+from tensornet.bonds import chain_params, even_bonds, raised, structural_bonds, twins
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import schmidt_form
 from tensornet.chain_grams import Gathered, gathered_tails, round_gathered
@@ -268,11 +268,12 @@ def _fewest(source: Source, limits: Limits) -> Swept | None:
     share = limits.allowed / (source.weight or 1.0) / len(limits.caps)
     tails = source.tails(share, gentle=True)
     inner = limits.caps[1:-1]
-    if _cost(tails, inner) > limits.allowed:
+    if math.fsum(_costs(source.sites, tails, inner)) > limits.allowed:
         return None
     bonds = fewest_params(source.sites, tails, limits.allowed, limits.caps)
-    coarse = _cost(tails, bonds) >= _COARSE_SHARE * len(limits.caps) * source.weight > 0.0
-    swept = source.run(_reserved(limits, tails, bonds, coarse))
+    costs = _costs(source.sites, tails, bonds)
+    coarse = math.fsum(costs) >= _COARSE_SHARE * len(limits.caps) * source.weight > 0.0
+    swept = source.run(_reserved(limits, costs, bonds, coarse))
     return swept if limits.kept(swept.record.discarded) else None
 
 
@@ -280,7 +281,7 @@ def _least(source: Source, limits: Limits, max_params: int) -> Swept:
     for share in (SAFE_SHARE, _DOUBLE_SHARE, 0.0):
         tails = source.tails(share, gentle=False)
         bonds = least_error(source.sites, tails, max_params, limits.caps)
-        reached = _cost(tails, bonds) / (source.weight or 1.0)
+        reached = math.fsum(_costs(source.sites, tails, bonds)) / (source.weight or 1.0)
         if reached >= share or reached == 0.0:
             break
     best = source.run(replace(limits, caps=(1, *bonds, 1)))
@@ -297,31 +298,30 @@ def _alike(
     sites: Sequence[int], tails: Tails, max_params: int, caps: Sequence[int]
 ) -> tuple[int, ...]:
     """Return inner bonds under one cap for all, and then raised where that gains most."""
-    inner = even_bonds(sites, caps, max_params)
+    inner, same = even_bonds(sites, caps, max_params), twins(sites)
     while True:
         options = [
             (tails[k][b] - tails[k][b + 1], k)
             for k, b in enumerate(inner)
-            if b < caps[k + 1]
+            if not same[k]
+            and b < caps[k + 1]
             and b + 1 < len(tails[k])
-            and chain_params(sites, _raised(inner, k)) <= max_params
+            and chain_params(sites, raised(sites, inner, k, b + 1)) <= max_params
         ]
         if not options or max(options)[0] <= 0.0:
             return inner
-        inner = _raised(inner, max(options)[1])
+        k = max(options)[1]
+        inner = raised(sites, inner, k, inner[k] + 1)
 
 
-def _raised(inner: tuple[int, ...], k: int) -> tuple[int, ...]:
-    return (*inner[:k], inner[k] + 1, *inner[k + 1 :])
-
-
-def _reserved(limits: Limits, tails: Tails, bonds: tuple[int, ...], coarse: bool) -> Limits:
+def _reserved(
+    limits: Limits, costs: Sequence[float], bonds: tuple[int, ...], coarse: bool
+) -> Limits:
     """Return limits that keep the bonds affordable, and let later ones use what is left over."""
-    costs = (float(tail[min(b, len(tail) - 1)]) for tail, b in zip(tails, bonds, strict=True))
     return replace(limits, caps=(1, *bonds, 1), reserve=(0.0, *costs, 0.0), coarse=coarse)
 
 
-def _cost(tails: Tails, bonds: Sequence[int]) -> float:
-    return math.fsum(
-        float(tail[min(b, len(tail) - 1)]) for tail, b in zip(tails, bonds, strict=True)
-    )
+def _costs(sites: Sequence[int], tails: Tails, bonds: Sequence[int]) -> list[float]:
+    """Return what each bond discards; of both bonds of a site of 1 the first does."""
+    cuts = zip(tails, bonds, twins(sites), strict=True)
+    return [0.0 if twin else float(tail[min(b, len(tail) - 1)]) for tail, b, twin in cuts]

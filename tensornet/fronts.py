@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensornet.backend import Backend, dtype_name
-from tensornet.bonds import chain_params, structural_bonds
+from tensornet.bonds import chain_params, structural_bonds, twins
 from tensornet.budget import frontier
 from tensornet.fitting import TensorSource
 from tensornet.layout import MatrixLayout
@@ -50,6 +50,7 @@ class Front:
 
     ``copies`` says how many side cores, central cores and dense matrices are stored. No choice
     counts more than ``most``: bounds add up what bonds discard, but nothing loses more than all.
+    Both bonds of a site of 1 are one cut, which counts once.
     """
 
     def __init__(
@@ -60,8 +61,12 @@ class Front:
         copies: Copies = ONE,
         most: float = 1.0,
     ) -> None:
-        self.layout, self.norm, self.tails, self.copies = layout, norm, tails, copies
-        self.most = most
+        self.layout, self.norm, self.copies, self.most = layout, norm, copies, most
+        self._twins = twins(layout.site_dims) if tails else ()
+        # Found twice, one spectrum may differ by its roundings.
+        self.tails = tuple(
+            tails[max(j for j in range(k + 1) if not self._twins[j])] for k in range(len(tails))
+        )
         self.caps = layout.structural_bonds()
         self.dense = Choice(None, layout.rows * layout.cols * copies[2], 0.0)
         sides, central, _ = copies
@@ -92,7 +97,8 @@ class Front:
         """
         sites = self.layout.site_dims
         lowered = structural_bonds(sites, self.lowered(bonds))[1:-1]
-        share = math.fsum(float(t[b]) for t, b in zip(self.tails, lowered, strict=True))
+        cuts = zip(self.tails, lowered, self._twins, strict=True)
+        share = math.fsum(float(tail[b]) for tail, b, twin in cuts if not twin)
         return Choice(lowered, chain_params(self.costs, lowered), share, self.most)
 
     def lowered(self, bonds: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensornet.als import Fit
 from tensornet.backend import Backend
-from tensornet.bonds import chain_params, even_bonds, structural_bonds
+from tensornet.bonds import chain_params, even_bonds, raised, structural_bonds, twins
 from tensornet.budget import fewest_params, least_error
 from tensornet.eigen import spectrum
 from tensornet.errors import ToleranceError, complaint
@@ -42,7 +42,8 @@ class Guide(NamedTuple):
         """
         allowed = level * level * self.total
         inner = self.caps[1:-1]
-        if sum(float(tail[cap]) for tail, cap in zip(self.tails, inner, strict=True)) <= allowed:
+        cuts = zip(self.tails, inner, twins(self.site_dims), strict=True)
+        if sum(float(tail[cap]) for tail, cap, twin in cuts if not twin) <= allowed:
             inner = fewest_params(self.site_dims, self.tails, allowed, self.caps)
         return structural_bonds(self.site_dims, inner)
 
@@ -58,16 +59,16 @@ class Guide(NamedTuple):
 
     def _filled(self, bonds: tuple[int, ...], max_params: int) -> tuple[int, ...]:
         """Return the bonds after raising one after the other while the budget allows it."""
-        raised = True
-        while raised:
-            raised = False
+        changed = True
+        while changed:
+            changed = False
             for k in range(1, len(bonds) - 1):
                 more = structural_bonds(
-                    self.site_dims, [*bonds[1:k], bonds[k] + 1, *bonds[k + 1 : -1]]
+                    self.site_dims, raised(self.site_dims, bonds[1:-1], k - 1, bonds[k] + 1)
                 )
                 fits = chain_params(self.site_dims, more[1:-1]) <= max_params
                 if fits and bonds[k] < more[k] <= self.caps[k]:
-                    bonds, raised = more, True
+                    bonds, changed = more, True
         return bonds
 
 

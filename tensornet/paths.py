@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensornet.bonds import twins
+
 Array1 = np.ndarray[Any, Any]
 # Paths looked at in one go, and paths kept for a bond: beyond, see `_thinned`.
 _CHUNK = 1 << 18
@@ -47,7 +49,8 @@ class Paths:
 
     ``sites`` are what a site costs for bonds of 1. With ``dims``, its dimensions, no bond is
     larger than its neighbour times the site between: such a chain cannot be. Without them it is
-    left to whoever cuts, to whom it means that the smaller bond alone discards something.
+    left to whoever cuts, to whom it means that the smaller bond alone discards something. Both
+    bonds of a site of 1 are one cut: they are equal, and what they discard counts once.
     """
 
     def __init__(
@@ -59,10 +62,15 @@ class Paths:
         dims: Sequence[int] | None = None,
     ) -> None:
         self._sites = [float(d) for d in sites]
-        self._dims = dims
+        self._dims = [math.inf] * len(sites) if dims is None else [float(d) for d in dims]
+        self._twins = twins(sites if dims is None else dims)
         self._values: list[Array1] = []
         self._tails: list[Array1] = []
-        for tail, cap in zip(tails, caps[1:-1], strict=True):
+        for tail, cap, twin in zip(tails, caps[1:-1], self._twins, strict=True):
+            if twin:
+                self._values.append(self._values[-1])
+                self._tails.append(np.zeros_like(self._tails[-1]))
+                continue
             # What is zero has no value to discard, and keeps one all the same.
             full = np.asarray(tail, float) if len(tail) > 1 else np.array([*tail, 0.0])
             kept = np.maximum.accumulate(full[::-1])[::-1][1 : cap + 1]
@@ -73,7 +81,8 @@ class Paths:
         self._walls = self._impossible()
         if self._values and not math.isfinite(self._onward(0.0)[0].min()):
             # Rounding has made ranks that cannot be.
-            self._walls = [np.zeros_like(wall) for wall in self._walls]
+            self._dims = [math.inf] * len(sites)
+            self._walls = self._impossible()
 
     def _impossible(self) -> list[Array1]:
         """Return infinity for each two neighbouring candidates that cannot be, and else zero.
@@ -83,7 +92,7 @@ class Paths:
         walls = [np.zeros((1, len(self._values[0])))] if self._values else []
         for bond in range(1, len(self._values)):
             here, there = self._values[bond - 1][:, None], self._values[bond][None, :]
-            site = math.inf if self._dims is None else float(self._dims[bond])
+            site = 1.0 if self._twins[bond] else self._dims[bond]
             walls.append(np.where((here > site * there) | (there > site * here), math.inf, 0.0))
         return walls
 

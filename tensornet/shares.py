@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from tensornet.bonds import raised
 from tensornet.budget import fewest_params, least_error
 from tensornet.errors import OptionError, complaint
 from tensornet.fronts import Choice, Front, first_true
@@ -197,13 +198,14 @@ def _step(front: Front, here: Choice, rest: int, *, keep_dense: bool) -> Choice 
     """Return the next choice with the largest gain per parameter that fits into the rest."""
     if here.bonds is None:
         return None
+    dims = front.layout.site_dims
     options = [front.dense] if keep_dense and here.share > 0.0 else []
     for k, tail in enumerate(front.tails):
         bond = here.bonds[k]
         lower = tail[bond + 1 : front.caps[k + 1] + 1]
         if len(lower) and lower[-1] < tail[bond]:
-            raised = bond + 1 + int((lower < tail[bond]).argmax())
-            options.append(front.choice((*here.bonds[:k], raised, *here.bonds[k + 1 :])))
+            next_bond = bond + 1 + int((lower < tail[bond]).argmax())
+            options.append(front.choice(raised(dims, here.bonds, k, next_bond)))
     fitting = [c for c in options if c.params - here.params <= rest and c.share < here.share]
     return max(
         fitting,

@@ -21,7 +21,9 @@ def params(sites, bonds):
 
 
 def cost(tails, bonds):
-    return float(sum(tail[b] for tail, b in zip(tails, bonds, strict=True)))
+    """Return what bonds discard; both bonds of a site of 1, which share one tail, count once."""
+    cuts = enumerate(zip(tails, bonds, strict=True))
+    return float(sum(t[b] for k, (t, b) in cuts if not k or t is not tails[k - 1]))
 
 
 @st.composite
@@ -34,6 +36,9 @@ def chains(draw):
         tail_weights(np.sort(rng.exponential(size=rng.integers(1, 6)) ** power)[::-1])
         for _ in range(n - 1)
     ]
+    for k in range(1, n - 1):
+        if sites[k] == 1:  # both of its bonds are one cut
+            tails[k] = tails[k - 1]
     caps = structural_bonds(sites, [int(rng.integers(1, len(tail))) for tail in tails])
     return sites, tails, caps
 
