@@ -55,8 +55,9 @@ def allocate(
     ----------
     Ws : mapping of str to Array, or sequence of Array, shape (rows, cols) each
         Matrices of any sizes, libraries and element types. An :class:`MPO` stands for the matrix
-        it represents: its spectra are then had from its cores. An array (k, rows, cols) stands for
-        matrices that get the same bonds, by the means of their shares.
+        it represents: its spectra are then had from its cores, and its bonds are the largest it
+        can get. An array (k, rows, cols) stands for matrices that get the same bonds, by the
+        means of their shares.
     max_params : int, optional
         Most elements that all networks, and the matrices that stay as they are, may have
         together. The ``error`` is the least within it, as the spectra of the uncut matrices tell
@@ -89,7 +90,10 @@ def allocate(
     -------
     Allocation
         With a bound on every error, and on the whole: a sum over the bonds, where both bonds of a
-        site of 1, which are one cut, count once. Bonds for an MPO are those of its ``round``.
+        site of 1, which are one cut, count once. Bonds and bounds for an MPO are those of its
+        ``round``. They are those of ``mpo`` of its matrix too, unless it is padded and was cut
+        before: it then has entries in its padding, which belong to what ``round`` cuts, where
+        ``mpo`` begins with zeros.
 
     Raises
     ------

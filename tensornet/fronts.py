@@ -150,13 +150,21 @@ def front_of(matrix: Array, layout: MatrixLayout, backend: Backend, share: float
 
 
 def front_of_mpo(network: MPO) -> Front:
-    """Return the front of a matrix that comes as an MPO: its bonds are the largest possible."""
-    spectra = network.spectra()
+    """Return the front of a matrix that comes as an MPO: its bonds are the largest possible.
+
+    What a cut network has in its padding is cut with the rest, so tails include it. They are
+    shares of the matrix alone, as the errors of ``round`` are: all of them can then be above 1.
+    """
+    spectra, layout = network.spectra(), network.layout
     if not spectra:
-        return Front(network.layout, network.norm(), ())
-    norm = float(np.linalg.norm(spectra[0]))
-    tails = (tail_weights((s / norm) ** 2 if norm else 0.0 * s) for s in spectra)
-    return Front(network.layout, norm, tuple(cleaned(tail, 0.0, 0.0) for tail in tails))
+        return Front(layout, network.norm(), ())
+    whole = float(np.linalg.norm(spectra[0]))
+    norm = min(network.norm(), whole) if layout.padded else whole
+    if norm == 0.0:
+        return Front(layout, 0.0, tuple(np.zeros(len(s) + 1) for s in spectra))
+    tails = (tail_weights((s / norm) ** 2) for s in spectra)
+    most = (whole / norm) ** 2
+    return Front(layout, norm, tuple(cleaned(tail, 0.0, 0.0) for tail in tails), most=most)
 
 
 def mean_front(fronts: Sequence[Front]) -> Front:

@@ -125,3 +125,36 @@ def test_the_best_of_all_ways_to_begin_is_taken(budget, keep_dense):
     ]
     assert found.error <= min(ends)
     assert found.params <= budget
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
+@pytest.mark.parametrize(("size", "cap"), [((29, 23), 6), ((17, 35), 3), ((7, 11), 2), ((5, 5), 1)])
+def test_bounds_hold_for_the_rounding_of_padded_networks_that_were_cut(size, cap, share):
+    W = np.random.default_rng(5).normal(size=size)
+    W[-1] = 0.0  # what is cut leaves the more in the padding beside it
+    network = tn.mpo(W, 4, max_bond=cap)
+    assert network.layout.padded
+    least = sum(network.layout.site_dims)
+    budget = least + int(share * (network.n_params - least))
+    (row,) = tn.allocate([network], max_params=budget, keep_dense=False)
+    rounded = network.round(bonds=row.bonds)
+    assert rounded.n_params == row.n_params
+    dense = network.to_matrix()
+    error = np.linalg.norm(rounded.to_matrix() - dense) / np.linalg.norm(dense)
+    assert error <= row.relative_error * (1 + 1e-9) + 1e-12
+
+
+def test_a_network_that_lies_in_its_padding_alone_is_zero():
+    cores = [np.zeros((1, 2, 2, 1)), np.zeros((1, 3, 3, 1))]
+    cores[0][0, 1, 1, 0] = cores[1][0, 2, 2, 0] = 1.0
+    (row,) = tn.allocate([tn.MPO(cores, 5, 5)], max_params=20, keep_dense=False)
+    assert row.relative_error == 0.0
+
+
+def test_a_padded_network_that_was_not_cut_gets_the_bounds_of_its_matrix():
+    W = np.random.default_rng(6).normal(size=(29, 23))
+    network = tn.mpo(W, 3)
+    ours = tn.allocate([network], max_params=300, keep_dense=False)
+    theirs = tn.allocate([W], max_params=300, shape=3, keep_dense=False)
+    assert bonds(ours) == bonds(theirs)
+    assert ours.error == pytest.approx(theirs.error, rel=1e-9)
