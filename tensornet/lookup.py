@@ -138,7 +138,9 @@ def diagonal_of(cores: Cores, layout: MatrixLayout) -> Array:
     size = min(layout.shape)
     if layout.row_dims == layout.col_dims:
         backend = backend_of(*cores)
-        return backend.tl.reshape(contract_tensor(diagonal_cores(cores)), (-1,))[:size]
+        wide = tuple(widened(core, backend) for core in cores)
+        found = backend.cast(contract_tensor(diagonal_cores(wide)), dtype_name(cores[0]))
+        return backend.tl.reshape(found, (-1,))[:size]
     along = np.arange(size, dtype=np.int64)
     return matrix_entries(cores, layout, along, along)
 

@@ -118,7 +118,14 @@ class MPO(Chain):
         return MPO._from(cores, self._layout.transposed, self.center, self.certificate)
 
     def to_matrix(self) -> Array:
-        """Return the matrix, shape (rows, cols), in the cores' element type and library."""
+        """Return the matrix, shape (rows, cols), in the cores' element type and library.
+
+        Raises
+        ------
+        RangeError
+            If it does not fit half precision, as the cores do. Products with vectors, rows and
+            entries, which are not looked through, have infinities there.
+        """
         return contract_matrix(self._cores, self._layout)
 
     def __matmul__(self, x: Any) -> Any:

@@ -11,7 +11,7 @@ from tensornet.accounting import Report, count
 from tensornet.backend import Backend, backend_of, dtype_name, n_elements
 from tensornet.certificate import Certificate
 from tensornet.checks import integer
-from tensornet.contract.chain import join_order
+from tensornet.contract.chain import join_order, rounded
 from tensornet.cores import seal
 from tensornet.errors import ArrayTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
@@ -138,12 +138,19 @@ class MPOBatch:
         return math.sqrt(errors / total) if total > 0.0 else 0.0
 
     def to_matrices(self) -> Array:
-        """Return all matrices, shape (batch, rows, cols), in the cores' type and library."""
+        """Return all matrices, shape (batch, rows, cols), in the cores' type and library.
+
+        Raises
+        ------
+        RangeError
+            If they do not fit half precision.
+        """
         backend, dtype = backend_of(*self._cores), dtype_name(self._cores[0])
         wide = self._cores
         if dtype in ("float16", "bfloat16"):
             wide = tuple(backend.cast(core, "float32") for core in wide)
-        full = backend.cast(contract_stack(wide, self._layout, backend), dtype)
+        made = contract_stack(wide, self._layout, backend)
+        full = rounded("the matrices", made, self._cores, backend)
         # The only core of a single site is the matrix: give a copy, not a view of it.
         return backend.copy(full) if self.n_sites == 1 else full
 

@@ -57,7 +57,13 @@ class TensorTrain(Chain):
         return tuple(int(core.shape[1]) for core in self._cores)
 
     def to_tensor(self) -> Array:
-        """Return the tensor in the cores' element type and library."""
+        """Return the tensor in the cores' element type and library.
+
+        Raises
+        ------
+        RangeError
+            If it does not fit half precision, as the cores do.
+        """
         return contract_tensor(self._cores)
 
     def sum(self) -> Array:

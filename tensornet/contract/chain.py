@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tensornet.backend import Backend, backend_of, dtype_name
+import numpy as np
+
+from tensornet.backend import Backend, backend_of, dtype_name, traced
 from tensornet.checks import describe
-from tensornet.errors import BondError, DTypeError, ShapeError, complaint
+from tensornet.errors import BondError, DTypeError, RangeError, ShapeError, complaint
 from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.typing import Array, Cores
 
@@ -39,6 +41,8 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
     ------
     ShapeError, BondError, DTypeError, ArrayTypeError
         If the cores form no chain, or there are more than 64.
+    RangeError
+        If the result does not fit half precision, where no gradient is recorded.
 
     Examples
     --------
@@ -46,7 +50,7 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
     >>> contract_tensor([np.ones((1, 2, 3)), np.ones((3, 2, 1))]).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    backend, dtype = _checked(cores, 3), dtype_name(cores[0])
+    backend = _checked(cores, 3)
     wide = tuple(_widen(core, backend) for core in cores)
     sites = tuple(int(c.shape[1]) for c in wide)
     if len(sites) > 2 * MAX_SITES:
@@ -56,7 +60,7 @@ def contract_tensor(cores: Sequence[Array]) -> Array:
         return backend.copy(backend.tl.reshape(cores[0], sites))
     bonds = (*(int(c.shape[0]) for c in wide), 1)
     joined = _join(wide, join_order(sites, bonds).split, 0, len(wide), backend)
-    return backend.cast(backend.tl.reshape(joined, sites), dtype)
+    return rounded("the tensor", backend.tl.reshape(joined, sites), cores, backend)
 
 
 def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
@@ -78,6 +82,8 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     ------
     ShapeError, BondError, DTypeError, ArrayTypeError
         If the cores form no chain, do not fit the layout, or there are more than 32.
+    RangeError
+        If the result does not fit half precision, where no gradient is recorded.
 
     Examples
     --------
@@ -98,7 +104,30 @@ def contract_matrix(cores: Sequence[Array], layout: MatrixLayout) -> Array:
     matrix = join_matrix(wide, layout, backend)
     if len(wide) == 1 and wide[0] is cores[0]:
         return backend.copy(matrix)
-    return backend.cast(matrix, dtype_name(cores[0]))
+    return rounded("the matrix", matrix, cores, backend)
+
+
+def rounded(what: str, wide: Array, cores: Sequence[Array], backend: Backend) -> Array:
+    """Return what was computed from cores in their element type.
+
+    Infinity in it is looked for in half precision, whose range matrices of good cores leave at
+    times: not where jax traces, nor in torch's graph, where a loss scale relies on it.
+
+    Raises
+    ------
+    RangeError
+        If finite cores in half precision have a result that does not fit; says how large it is.
+    """
+    dtype = dtype_name(cores[0])
+    found = backend.cast(wide, dtype)
+    if dtype not in _HALF or traced(found) or getattr(found, "requires_grad", False):
+        return found
+    if backend.all_finite(found) or not all(backend.all_finite(core) for core in cores):
+        return found
+    largest = float(np.abs(backend.numbers(wide)).max())
+    remedy = "Widen it first, as by astype('float32'), or scale it down."
+    given = f"entries up to {largest:.4g}"
+    raise RangeError(complaint(what, f"fit the range of {dtype}", given, remedy))
 
 
 def join_cores(cores: Cores, backend: Backend) -> Array:

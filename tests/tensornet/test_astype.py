@@ -206,3 +206,54 @@ def test_networks_of_different_types_say_how_they_are_converted():
     assert (m.astype(x.dtype) @ x).dtype == np.float32
     with pytest.raises(DTypeError, match=r"Convert the network first: m\.astype\('float32'\)\."):
         m.astype("float16") * 1j
+
+
+def beyond(library, dtype="float16"):
+    """A network in half precision whose cores fit, and whose matrix of 10^6 everywhere doesn't."""
+    cores = [np.full((1, 4, 4, 1), 1e3)] * 2
+    if library == "torch":
+        cores = [torch.from_numpy(core.copy()) for core in cores]
+    return tn.MPO(cores).astype(dtype)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_matrix_beyond_half_precision_is_refused_wherever_it_is_formed(library):
+    m = beyond(library)
+    stack = np.full((2, 16, 16), 1e6)
+    if library == "torch":
+        stack = torch.from_numpy(stack)
+    batch = tn.mpo(stack, 2, gauge="symmetric").astype("float16")
+    text = r"must fit the range of float16, got entries up to 1e\+06\. .* astype\('float32'\)"
+    for what, form in (
+        ("the matrix", m.to_matrix),
+        ("the matrix", lambda: tn.contract_matrix(m.cores, m.layout)),
+        ("the matrix", lambda: m.cached() @ m.cores[0].reshape(-1)),
+        ("the tensor", lambda: tn.contract_tensor([c.reshape(1, 16, 1) for c in m.cores])),
+        ("the tensor", tn.TensorTrain([c.reshape(1, 16, 1) for c in m.cores]).to_tensor),
+        ("the matrices", batch.to_matrices),
+    ):
+        with pytest.raises(RangeError, match=f"{what} {text}"):
+            form()
+    assert float(m.astype("float32").to_matrix().max()) == 1e6
+    assert float(m.trace()) == 1.6e7
+    assert float(m.norm()) == pytest.approx(1.6e7)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_products_and_entries_beyond_half_precision_are_infinite(library):
+    m = beyond(library)
+    one = m.cores[0].reshape(-1) * 0 + 1
+    for found in (m @ one, one @ m, m.rows([0, 3]), m.diagonal(), m[1, 1]):
+        assert np.isinf(host(found)).all()
+    small = host(m @ (one / 1024))  # sums are in float32: what fits in the end is right
+    assert np.allclose(small, 1e6 / 64, rtol=1e-3)
+
+
+def test_what_fits_and_what_is_in_the_graph_is_left_alone():
+    assert np.isinf(host(beyond("torch", "bfloat16").to_matrix())).sum() == 0
+    leaf = beyond("torch").cores[0].clone().requires_grad_()
+    found = tn.MPO([leaf, leaf]).to_matrix()  # a loss scale looks for infinities itself
+    assert bool(torch.isinf(found).all())
+    spoilt = beyond("torch")
+    spoilt.cores[0].fill_(float("nan"))  # the matrix shows what was put in
+    assert bool(torch.isnan(spoilt.to_matrix()).all())
