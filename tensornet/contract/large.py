@@ -1,7 +1,10 @@
-"""Orders for networks of more than eight operands: opt_einsum's, sweeps, and low-peak versions."""
+"""Orders for networks of more than eight operands: opt_einsum's, sweeps, and those of low peak."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from tensornet.contract.beam import low_peaks
 from tensornet.contract.cost import Path, Terms, as_path
 from tensornet.contract.expression import Expression
 
@@ -22,6 +25,13 @@ def candidates(expression: Expression) -> list[tuple[str, Path]]:
         found.append(("opt_einsum", _joins(path, n)))
     found += [("left", _sweep(range(n))), ("right", _sweep(range(n - 1, -1, -1)))]
     return [(name, as_path(_low(joins, terms), n)) for name, joins in found]
+
+
+def low_candidates(expression: Expression, limit: int | None) -> Iterator[tuple[str, Path]]:
+    """Yield named paths whose peak is low, and at most ``limit``: see the search for them."""
+    terms = Terms(expression)
+    for joins in low_peaks(terms, limit):
+        yield "low_peak", as_path(joins, len(expression.inputs))
 
 
 def _joins(path: list[tuple[int, ...]], n: int) -> Joins:
