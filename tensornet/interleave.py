@@ -68,6 +68,32 @@ def unfold(tensor: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...]) 
     return tl.reshape(tl.transpose(tl.reshape(tensor, split), axes), size)
 
 
+def fold_stack(
+    matrices: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...], backend: Backend
+) -> Array:
+    """Return matrices (batch, rows, cols) as tensors (batch, i1*j1, ..., in*jn), zero-padded."""
+    n, tl = len(row_dims), backend.tl
+    for axis, full in enumerate((math.prod(row_dims), math.prod(col_dims)), 1):
+        size = [int(d) for d in matrices.shape]
+        if full > size[axis]:
+            size[axis] = full - size[axis]
+            matrices = tl.concatenate([matrices, backend.zeros(tuple(size), matrices)], axis=axis)
+    pairs = [1 + axis for k in range(n) for axis in (k, n + k)]
+    parts = tl.reshape(matrices, (-1, *row_dims, *col_dims))
+    return tl.reshape(tl.transpose(parts, (0, *pairs)), (-1, *_sites(row_dims, col_dims)))
+
+
+def unfold_stack(
+    tensors: Array, row_dims: tuple[int, ...], col_dims: tuple[int, ...], backend: Backend
+) -> Array:
+    """Return tensors (batch, ...) of as many elements as matrices, with their padding."""
+    n, tl = len(row_dims), backend.tl
+    split = [d for pair in zip(row_dims, col_dims, strict=True) for d in pair]
+    axes = (0, *range(1, 2 * n, 2), *range(2, 2 * n + 1, 2))
+    turned = tl.transpose(tl.reshape(tensors, (-1, *split)), axes)
+    return tl.reshape(turned, (-1, math.prod(row_dims), math.prod(col_dims)))
+
+
 def _readable(matrix: Array, backend: Backend) -> bool:
     """Return whether numpy can read the memory of a torch tensor, and no gradient is lost."""
     plain = backend.name == "pytorch" and not matrix.requires_grad

@@ -68,6 +68,14 @@ class Joint:
             each = each * self.backend.numbers(self.weights)
         return float(each.sum())
 
+    def squared_error(self, cores: Cores) -> float:
+        """Return the weighted sum of squared errors."""
+        return squared_error(cores, self)
+
+    def swept(self, cores: Cores, omega: float) -> tuple[Cores, float]:
+        """Return the cores after a sweep, relaxed by ``omega``, and their squared error."""
+        return swept(cores, self, omega)
+
 
 def swept(cores: Cores, problem: Joint, omega: float) -> tuple[Cores, float]:
     """Return the cores after one sweep from left to right, and their squared error.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tensornet.joint import Joint, squared_error, swept
+from tensornet.joint import Joint
 from tensornet.typing import Cores
 
 # Relaxation of all sweeps but the first of a start: see tensornet.joint.
@@ -46,14 +46,14 @@ class _Run:
 
     def __init__(self, cores: Cores, problem: Joint) -> None:
         self.cores, self._problem = cores, problem
-        self.history = [self._relative(squared_error(cores, problem))]
+        self.history = [self._relative(problem.squared_error(cores))]
         self.stalled = self.history[0] <= _ROUNDING
 
     def sweep(self) -> None:
         """Sweep once, over-relaxed where that does not raise the error by its rounding."""
         # The first sweep brings cores of a start that know nothing of each other together.
         for omega in (1.0,) if len(self.history) == 1 else (_OMEGA, 1.0):
-            cores, square = swept(self.cores, self._problem, omega)
+            cores, square = self._problem.swept(self.cores, omega)
             error = self._relative(square)
             if error <= self.history[-1]:
                 self.cores = cores

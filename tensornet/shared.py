@@ -6,25 +6,24 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from tensornet.backend import Backend, at_home, backend_of, dtype_name, work_dtype, working
 from tensornet.bonds import requested_bonds
+from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.checks import array, choice, integer, one_cap
 from tensornet.contract.chain import contract_matrix
 from tensornet.cores import frobenius, relative_distance, seal
 from tensornet.errors import OptionError, RangeError, ShapeError, ToleranceError, complaint
-from tensornet.joint import Joint
-from tensornet.joint_finish import balanced, split_sites
-from tensornet.joint_fit import Effort, fit
-from tensornet.joint_starts import merged_sites
-from tensornet.joint_starts import starts as starts_of
-from tensornet.layout import MatrixLayout, matrix_layout
+from tensornet.joint_fit import Effort
+from tensornet.joint_groups import Job, fitted_group, gathered_groups, history_of
+from tensornet.layout import matrix_layout
+from tensornet.metric_stack import MetricStack, checked_metrics
 from tensornet.network import MPO
 from tensornet.shared_network import SharedCertificate, SharedMPO
-from tensornet.stack import fold_stack, split_stack
+from tensornet.stack import split_stack
 from tensornet.stack_storage import Numbers
 from tensornet.storage import in_double, scaled
 from tensornet.typing import Array, Bonds, Cores, ShapeSpec
@@ -44,6 +43,7 @@ def shared_mpo(
     max_bond: int | None = None,
     bonds: Bonds = None,
     weights: Sequence[float] | None = None,
+    metric: Array | Sequence[Array] | None = None,
     rtol: float | None = None,
     max_sweeps: int = 100,
     tol: float = 1e-4,
@@ -78,10 +78,17 @@ def shared_mpo(
     weights : sequence of float, optional
         Weight of each matrix's squared error. By default 1: large matrices count more. Use
         ``1 / norm ** 2`` to give all relative errors the same weight.
+    metric : Array, shape (cols, cols) or (n, cols, cols), or sequence of Array, optional
+        One H for all matrices, or one for each: symmetric, positive semidefinite, such as the
+        mean of x x^T over inputs x of a layer. Errors are then those of the outputs,
+        |(W - M) H^(1/2)|, and so are those of ``rtol``, ``weights``, ``progress`` and the
+        history; each certificate is a :class:`MetricCertificate`. The cores of the plain
+        decomposition are the start, and no sweep raises their error in the metrics.
     rtol : float, optional
         Stop as soon as the relative error of all matrices of a group is at most this.
     max_sweeps : int
         Largest number of sweeps, those that try the starts included. 0: the first start itself.
+        With ``metric`` as many more may follow in the metrics.
     tol : float
         Stop when five sweeps lower the error by less than five times this share.
     starts : int
@@ -92,7 +99,8 @@ def shared_mpo(
         Seed of the perturbations.
     progress : callable or True, optional
         Called as ``progress(sweep, relative_error)`` after each sweep; the fit of the group
-        ends early if it returns True. ``True`` writes lines to the log named "tensornet".
+        ends early if it returns True. ``True`` writes lines to the log named "tensornet". With
+        ``metric``, sweeps of the plain decomposition and their plain errors come first.
     pad : bool
         As in :func:`tensornet.mpo`.
 
@@ -104,17 +112,19 @@ def shared_mpo(
     Raises
     ------
     ShapeError
-        If the matrices differ in shape, or the shape, sites or groups do not fit them.
+        If the matrices differ in shape, or the shape, sites, groups or metrics do not fit them.
     OptionError
-        If an option is out of range, or nothing or everything is shared.
+        If an option is out of range, nothing or everything is shared, or a metric is not
+        symmetric and positive semidefinite up to rounding.
     BondError, NonFiniteError, ArrayTypeError, DTypeError
-        As in :func:`tensornet.mpo`.
+        As in :func:`tensornet.mpo`, also for ``metric``; one of several is named by its index.
     RangeError
         If a core does not fit the range of the element type.
 
     References
     ----------
-    Kroonenberg and de Leeuw 1980 (alternating least squares); Young 1954 (over-relaxation).
+    Kroonenberg and de Leeuw 1980 (alternating least squares); Young 1954 (over-relaxation);
+    in metrics Hestenes and Stiefel 1952 (conjugate gradients for each core).
 
     Examples
     --------
@@ -124,11 +134,19 @@ def shared_mpo(
     (True, True)
     >>> s.account().unique, 3 * 16 * 16
     (352, 768)
+
+    What the inputs of a layer hardly have need not be right:
+
+    >>> Ws, H = np.random.default_rng(1).normal(size=(3, 16, 16)), np.diag(0.5 ** np.arange(16))
+    >>> seen = shared_mpo(Ws, 3, metric=H)  # begins with the plain decomposition
+    >>> round(seen.history[0], 2), round(seen.relative_error, 2)
+    (0.6, 0.21)
     """
     stack = _stacked(Ws)
     backend, matrices = array("Ws", stack, 3)
     n, rows, cols = (int(d) for d in matrices.shape)
     layout = matrix_layout(rows, cols, shape, pad=pad)
+    layout.check_formable()
     sites = _sites(share, layout.n_sites)
     members = _members(groups, n)
     one_cap(max_bond)
@@ -136,71 +154,25 @@ def shared_mpo(
     each = _weights(weights, n)
     effort = _effort(max_sweeps, tol, rtol, progress)
     tries = integer("starts", starts, 1, OptionError), integer("seed", seed, 0, OptionError)
+    metrics = None if metric is None else checked_metrics(metric, stack, matrices, backend)
     wide = backend.cast(matrices, work_dtype(dtype_name(matrices)))
-    scale, near_one = scaled(fold_stack(wide, layout, backend), backend)
-    job = _Job(layout, sites, caps, backend)
+    scale, near_one = scaled(wide, backend)
+    job = Job(layout, sites, caps, tries, effort, backend)
     fits = [
-        _fitted(
-            near_one[list(group)], None if each is None else each[list(group)], job, tries, effort
+        fitted_group(
+            near_one[list(group)],
+            None if each is None else each[list(group)],
+            None if metrics is None else metrics.of(group),
+            job,
         )
         for group in members
     ]
-    cores = _gathered([f.cores for f in fits], members, job)
-    middle = layout.central
+    cores, middle = gathered_groups(fits, members, job), layout.central
     cores = (*cores[:middle], cores[middle] * scale, *cores[middle + 1 :])
     stacks = split_stack(_narrowed(cores, dtype_name(matrices), backend), layout, backend)
-    mpos = _networks(seal(at_home(stacks, stack)), wide, members, job)
-    history = _together([f.history for f in fits], [f.total for f in fits])
-    return SharedMPO(mpos, sites, members, stacks, history, all(f.converged for f in fits))
-
-
-class _Job(NamedTuple):
-    """What is the same for all groups."""
-
-    layout: MatrixLayout
-    sites: tuple[int, ...]
-    bonds: tuple[int, ...]
-    backend: Backend
-
-
-class _Group(NamedTuple):
-    """One group, fitted: cores of all sites, (members or 1, left, site, right)."""
-
-    cores: Cores
-    history: tuple[float, ...]
-    converged: bool
-    total: float
-
-
-def _fitted(
-    tensors: Array, weights: Numbers | None, job: _Job, tries: tuple[int, int], effort: Effort
-) -> _Group:
-    backend, site_dims = job.backend, job.layout.site_dims
-    common = tuple(k in job.sites for k in range(len(site_dims)))
-    merged = merged_sites(site_dims, job.bonds, common)
-    bonds = (*(job.bonds[m.sites.start] for m in merged), 1)
-    dims = [math.prod(site_dims[k] for k in m.sites) for m in merged]
-    batch = int(tensors.shape[0])
-    problem = Joint(
-        backend.tl.reshape(tensors, (batch, *dims)),
-        tuple(common[m.free] for m in merged),
-        None if weights is None else backend.like(weights, tensors),
-        backend,
-    )
-    middle = next(k for k, m in enumerate(merged) if job.layout.central in m.sites)
-    found = fit(problem, starts_of(problem, bonds, middle, *tries), effort)
-    even = balanced(found.cores, middle, problem)
-    batches = [1 if shared else batch for shared in common]
-    cores = split_sites(even, merged, site_dims, batches, backend)
-    return _Group(cores, found.history, found.converged, problem.total)
-
-
-def _gathered(cores: Sequence[Cores], members: tuple[tuple[int, ...], ...], job: _Job) -> Cores:
-    """Return for each site the cores of all groups where they are common, else of all matrices."""
-    concatenate = job.backend.tl.concatenate
-    order = np.argsort([k for group in members for k in group]).tolist()
-    stacks = [concatenate(list(site), axis=0) for site in zip(*cores, strict=True)]
-    return tuple(s if k in job.sites else s[order] for k, s in enumerate(stacks))
+    mpos = _networks(seal(at_home(stacks, stack)), wide, metrics, members, job)
+    converged = all(f.converged for f in fits)
+    return SharedMPO(mpos, sites, members, stacks, history_of(fits), converged)
 
 
 def _narrowed(cores: Cores, dtype: str, backend: Backend) -> Cores:
@@ -218,7 +190,11 @@ def _narrowed(cores: Cores, dtype: str, backend: Backend) -> Cores:
 
 
 def _networks(
-    stacks: Cores, matrices: Array, members: tuple[tuple[int, ...], ...], job: _Job
+    stacks: Cores,
+    matrices: Array,
+    metrics: MetricStack | None,
+    members: tuple[tuple[int, ...], ...],
+    job: Job,
 ) -> tuple[MPO, ...]:
     n = int(matrices.shape[0])
     group_of = {k: g for g, group in enumerate(members) for k in group}
@@ -233,22 +209,28 @@ def _networks(
         backend, wide = in_double(cores)
         # jax's arrays are worked on by numpy.
         _, rebuilt = working(contract_matrix(wide, job.layout), backend)
-        norm, error = frobenius(matrices[k]), relative_distance(rebuilt, matrices[k])
-        share = error * error / (job.layout.n_sites - 1)
-        certificate = SharedCertificate(norm, (share,) * (job.layout.n_sites - 1), 0.0)
+        own = None if metrics is None else metrics.of([k])
+        certificate = _certified(rebuilt, matrices[k], own, job.layout.n_sites - 1)
         mpos.append(MPO._from(cores, job.layout, None, certificate))
     return tuple(mpos)
 
 
-def _together(histories: Sequence[tuple[float, ...]], totals: Sequence[float]) -> tuple[float, ...]:
-    """Return the error of all groups after each sweep; groups that have ended keep theirs."""
-    longest, weight = max(len(h) for h in histories), sum(totals)
-    padded = [(*h, *[h[-1]] * (longest - len(h))) for h in histories]
-    if weight == 0.0:
-        return (0.0,) * longest
-    return tuple(
-        math.sqrt(sum(t * e * e for t, e in zip(totals, errors, strict=True)) / weight)
-        for errors in zip(*padded, strict=True)
+def _certified(
+    rebuilt: Array, matrix: Array, metric: MetricStack | None, n_bonds: int
+) -> Certificate:
+    """Return what stored cores are worth, measured on the matrix that they represent."""
+    error = relative_distance(rebuilt, matrix)
+    if metric is None:
+        return SharedCertificate(frobenius(matrix), (error * error / n_bonds,) * n_bonds, 0.0)
+    root = metric.roots[0]
+    seen, missing = frobenius(matrix @ root), frobenius((matrix - rebuilt) @ root)
+    return MetricCertificate(
+        norm=seen * math.sqrt(metric.scale),
+        discarded_share=(),
+        storage_error=0.0,
+        singular_values=(None,) * n_bonds,
+        metric_error=missing / seen if seen > 0.0 else 0.0,
+        frobenius_error=error,
     )
 
 

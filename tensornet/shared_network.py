@@ -33,7 +33,8 @@ class SharedMPO:
     history : tuple of float
         Relative error of all matrices (weighted, if weights were given) at the start and after
         each sweep, before the cores were stored; it never rises. Groups are fitted on their own:
-        one that has ended keeps its last value.
+        one that has ended keeps its last value. In metrics if it was made in them, from the
+        plain decomposition on.
     converged : bool
         Whether every group ended by the stopping rule, not by the number of sweeps.
 
@@ -59,7 +60,10 @@ class SharedMPO:
 
     @property
     def relative_error(self) -> float | None:
-        """Error of all matrices together (relative, Frobenius), or None as a certificate is."""
+        """Error of all matrices together (relative, Frobenius or in the metrics it was made in).
+
+        None as a certificate is.
+        """
         known = [c for c in self.certificates if c is not None]
         if len(known) < len(self.mpos):
             return None

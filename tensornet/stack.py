@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, overload
 
-from tensornet import retyped
+from tensornet import interleave, retyped
 from tensornet.accounting import Report, count
 from tensornet.backend import Backend, backend_of, dtype_name, n_elements
 from tensornet.certificate import Certificate
@@ -244,16 +244,7 @@ class MPOBatch:
 def fold_stack(matrices: Array, layout: MatrixLayout, backend: Backend) -> Array:
     """Return matrices (batch, rows, cols) as tensors (batch, i1*j1, ..., in*jn), zero-padded."""
     layout.check_formable()
-    n, tl = layout.n_sites, backend.tl
-    for axis, (full, true) in enumerate(zip(layout.padded_shape, layout.shape, strict=True), 1):
-        if full > true:
-            size = [int(d) for d in matrices.shape]
-            size[axis] = full - true
-            zeros = backend.zeros(tuple(size), matrices)
-            matrices = tl.concatenate([matrices, zeros], axis=axis)
-    pairs = [1 + axis for k in range(n) for axis in (k, n + k)]
-    parts = tl.reshape(matrices, (-1, *layout.row_dims, *layout.col_dims))
-    return tl.reshape(tl.transpose(parts, (0, *pairs)), (-1, *layout.site_dims))
+    return interleave.fold_stack(matrices, layout.row_dims, layout.col_dims, backend)
 
 
 def split_stack(cores: Cores, layout: MatrixLayout, backend: Backend) -> Cores:
@@ -282,8 +273,5 @@ def contract_stack(cores: Cores, layout: MatrixLayout, backend: Backend) -> Arra
         )
         return tl.reshape(product, (batch, bonds[start], -1, bonds[stop]))
 
-    pairs = [d for ij in zip(layout.row_dims, layout.col_dims, strict=True) for d in ij]
-    axes = (0, *range(1, 2 * n, 2), *range(2, 2 * n + 1, 2))
-    tensor = tl.reshape(joined(0, n), (batch, *pairs))
-    full = tl.reshape(tl.transpose(tensor, axes), (batch, *layout.padded_shape))
+    full = interleave.unfold_stack(joined(0, n), layout.row_dims, layout.col_dims, backend)
     return full[:, : layout.rows, : layout.cols] if layout.padded else full

@@ -36,7 +36,9 @@ class Metric(NamedTuple):
         return weight(a @ self.root, backend)
 
 
-def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> Metric:
+def checked_metric(
+    metric: Array, W: Array, matrix: Array, backend: Backend, argument: str = "metric"
+) -> Metric:
     """Return a metric for the columns of ``W``, ready for use.
 
     Parameters
@@ -49,6 +51,8 @@ def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> 
         The matrix where it is computed with.
     backend : Backend
         Operations for ``matrix``.
+    argument : str
+        Name of the metric, for messages.
 
     Raises
     ------
@@ -60,21 +64,21 @@ def checked_metric(metric: Array, W: Array, matrix: Array, backend: Backend) -> 
     OptionError
         If it is not Hermitian or not positive semidefinite, up to rounding.
     """
-    _, given = array("metric", metric, 2)
-    _same_home(metric, W)
+    _, given = array(argument, metric, 2)
+    _same_home(metric, W, argument)
     cols = int(matrix.shape[1])
     if tuple(given.shape) != (cols, cols):
         expected = f"have shape {(cols, cols)}, one row and column for each column of W"
-        raise ShapeError(complaint("metric", expected, f"shape {tuple(given.shape)}"))
+        raise ShapeError(complaint(argument, expected, f"shape {tuple(given.shape)}"))
     if is_complex(given) and not is_complex(matrix):
         remedy = "Its real part weights real matrices in the same way: pass that."
-        raise DTypeError(complaint("metric", "be real where W is", dtype_name(given), remedy))
+        raise DTypeError(complaint(argument, "be real where W is", dtype_name(given), remedy))
     scale, wide = scaled(backend.cast(given, work_dtype(dtype_name(matrix))), backend)
     dtype = dtype_name(given)
     allowed = _ROUNDINGS.get(dtype, 64.0) * eps(dtype) * math.sqrt(weight(wide, backend))
-    hermitian = _hermitian(wide, allowed, backend)
+    hermitian = _hermitian(wide, allowed, backend, argument)
     spectrum, vectors = hermitian_pairs(hermitian, backend)
-    _not_negative(spectrum, allowed, scale)
+    _not_negative(spectrum, allowed, scale, argument)
     # Below this an eigenvalue is rounding of the largest ones.
     floor = cols * 2.0**-52 * float(np.abs(spectrum).max())
     rank = int((spectrum > floor).sum())
@@ -121,17 +125,17 @@ def site_metrics(metric: Metric, layout: MatrixLayout, backend: Backend) -> list
     return pairs
 
 
-def _same_home(metric: Array, W: Array) -> None:
+def _same_home(metric: Array, W: Array, argument: str) -> None:
     if library_of(metric) != library_of(W):
         given = f"{library_of(metric)} with a {library_of(W)} W"
-        raise ArrayTypeError(complaint("metric", "be of the library of W", given))
+        raise ArrayTypeError(complaint(argument, "be of the library of W", given))
     places = [str(getattr(a, "device", "cpu")) for a in (metric, W)]
     if places[0] != places[1]:
         given = f"{places[0]} with W on {places[1]}"
-        raise ArrayTypeError(complaint("metric", "be on the device of W", given))
+        raise ArrayTypeError(complaint(argument, "be on the device of W", given))
 
 
-def _hermitian(wide: Array, allowed: float, backend: Backend) -> Array:
+def _hermitian(wide: Array, allowed: float, backend: Backend, argument: str) -> Array:
     adjoint = backend.adjoint(wide)
     skew = math.sqrt(weight(wide - adjoint, backend))
     if skew > 2.0 * allowed:
@@ -140,11 +144,13 @@ def _hermitian(wide: Array, allowed: float, backend: Backend) -> Array:
         expected = f"be {word} up to rounding ({2.0 * allowed / norm:.1g} of its norm)"
         given = f"a difference to its {'adjoint' if is_complex(wide) else 'transpose'} of "
         remedy = "Take the mean of the two if the difference means nothing."
-        raise OptionError(complaint("metric", expected, f"{given}{skew / norm:.3g}", remedy))
+        raise OptionError(complaint(argument, expected, f"{given}{skew / norm:.3g}", remedy))
     return 0.5 * (wide + adjoint)
 
 
-def _not_negative(spectrum: np.ndarray[Any, Any], allowed: float, scale: float) -> None:
+def _not_negative(
+    spectrum: np.ndarray[Any, Any], allowed: float, scale: float, argument: str
+) -> None:
     least = float(spectrum[-1])
     if least < -allowed:
         below = int((spectrum < -allowed).sum())
@@ -153,4 +159,4 @@ def _not_negative(spectrum: np.ndarray[Any, Any], allowed: float, scale: float) 
         )
         given += f" (rounding explains {-allowed * scale:.1g})"
         remedy = "A mean of x x^T over inputs x has none."
-        raise OptionError(complaint("metric", "be positive semidefinite", given, remedy))
+        raise OptionError(complaint(argument, "be positive semidefinite", given, remedy))
