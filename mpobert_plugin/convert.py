@@ -117,8 +117,9 @@ def convert(
         matrices, which is the default with ``fit="joint"``. 'zero': they start without effect.
     calibration : iterable of mappings or Tensors, optional
         A few batches as the model's forward takes them, or (batch, length) token ids. Matrices
-        that are cut are then decomposed, averaged and adapted in the metric of their inputs, so
-        that errors count as they show in the layers' outputs; `rtol` means these errors.
+        that are cut or come to share are then decomposed, averaged and adapted in the metric of
+        their inputs, so that errors count as they show in the layers' outputs; `rtol` means these
+        errors.
     **unknown
         Any other name is an error that tells the close ones.
 

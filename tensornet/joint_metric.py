@@ -177,7 +177,10 @@ class _Step:
     def _seen(self, matrices: Array) -> Array:
         """Return what matrices have between the sides, weighed and summed for a common core."""
         core = gathered(matrices, self._sides, self._problem.ground)
-        return self._problem.weighed(core) if self._common else core
+        if not self._common:
+            return core
+        # Weights are in double precision.
+        return self._problem.backend.cast(self._problem.weighed(core), dtype_name(core))
 
     def _divided(self, core: Array) -> Array:
         """Return left^-1 @ core @ right^-1, and divided by the averaged metric on its columns."""

@@ -123,17 +123,21 @@ def site_averages(metrics: MetricStack, layout: MatrixLayout, backend: Backend) 
     >>> np.kron(first[0], last[0]).diagonal().round(6)
     array([1., 1., 9., 9.])
     """
-    host, cols, dims = backend.numbers(metrics.matrices), layout.cols, layout.col_dims
-    padded = np.zeros((len(host), *(layout.padded_shape[1],) * 2), dtype=host.dtype)
-    padded[:, :cols, :cols] = host
-    size = np.trace(padded, axis1=1, axis2=2).real[:, None, None] / layout.padded_shape[1]
-    # A metric without entries is taken for a multiple of the identity.
-    safe = np.where(size > 0.0, size, 1.0)
+    host, n, dims = backend.numbers(metrics.matrices), layout.n_sites, layout.col_dims
+    sizes = np.einsum("njj->n", host).real / layout.padded_shape[1]
     averages = []
     for k, j in enumerate(dims):
-        left, right = math.prod(dims[:k]), math.prod(dims[k + 1 :])
-        split = padded.reshape(-1, left, j, right, left, j, right)
-        average = np.einsum("najbakb->njk", split) / (left * right) / safe
-        average = average + _LEAST_SHARE * np.eye(j)
-        averages.append(backend.like(average * size ** (1.0 / len(dims)), metrics.matrices))
+        means = np.stack([_site_average(one, k, layout) for one in host])
+        # A metric without entries is taken for a multiple of the identity.
+        means /= np.where(sizes > 0.0, sizes, 1.0)[:, None, None]
+        means = (means + _LEAST_SHARE * np.eye(j)) * sizes[:, None, None] ** (1.0 / n)
+        averages.append(backend.like(means, metrics.matrices))
     return averages
+
+
+def _site_average(metric: Numbers, k: int, layout: MatrixLayout) -> Numbers:
+    dims, missing = layout.col_dims, layout.padded_shape[1] - layout.cols
+    left, right = math.prod(dims[:k]), math.prod(dims[k + 1 :])
+    padded = np.pad(metric, (0, missing)) if missing else metric
+    split = padded.reshape(left, dims[k], right, left, dims[k], right)
+    return np.asarray(np.einsum("ajbakb->jk", split) / (left * right))

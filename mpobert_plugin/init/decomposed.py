@@ -77,8 +77,7 @@ def prepare(
     Raises
     ------
     ConfigError
-        When common central tensors would have to be fitted in a metric, or in a gauge, that they
-        cannot be fitted in.
+        When common central tensors would have to be fitted in a gauge that they cannot have.
     ConversionError
         When a matrix cannot be decomposed, or `rtol` does not hold after a fit; its full name is
         told.

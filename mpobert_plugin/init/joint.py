@@ -53,6 +53,7 @@ def joint_cores(
     weights: Sequence[float],
     gauge: str,
     meter: Meter,
+    metrics: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
     """Return cores of several matrices whose central core is one.
 
@@ -70,6 +71,8 @@ def joint_cores(
         'central' or 'symmetric', both in the mean over the matrices.
     meter : Meter
         Told of every sweep.
+    metrics : sequence of Tensor, shape (cols, cols), optional
+        For each matrix H of its inputs; errors are then those of the outputs.
 
     Returns
     -------
@@ -85,7 +88,13 @@ def joint_cores(
     stack = torch.stack([matrix.detach().double() for _, matrix in matrices])
     try:
         found = tn.shared_mpo(
-            stack, layout, bonds=bonds, weights=weights, tol=_TOLERANCE, progress=meter.sweep
+            stack,
+            layout,
+            bonds=bonds,
+            weights=weights,
+            metric=metrics,
+            tol=_TOLERANCE,
+            progress=meter.sweep,
         )
     except tn.errors.TensorNetError as error:
         raise ConversionError(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import tensornet as tn
-from mpobert_plugin.errors import ConfigError, ConversionError
+from mpobert_plugin.errors import ConversionError
 from mpobert_plugin.init.damping import damped
 from mpobert_plugin.init.joint import check_gauge, joint_cores
-from mpobert_plugin.init.shared import Shared, mean_of, share
+from mpobert_plugin.init.shared import Shared, mean_in_metric, mean_of, share
 from mpobert_plugin.sharing import members
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ class _Job:
         slices = [sorted({spec.auxiliary[slot] for slot in group}) for group in users]
         if any(self.is_joint(group, own) for group, own in enumerate(slices)):
             check_gauge(self.config.gauge)
-            self._check_calibration()
             return spec.bond_dims
         if self.config.gauge == "identity":
             return self._network(0, gauge="identity").bond_dims
@@ -176,26 +175,6 @@ class _Job:
             found = [self._network(group, **limits).bond_dims for group in range(len(users))]
             return tuple(max(at) for at in zip(*found, strict=True))
         return self._common(self.rtol)
-
-    def _check_calibration(self) -> None:
-        """Refuse to leave a metric out without a word: common cores are fitted without it."""
-        adapted = self.spec.adapter_rank > 0 and self.config.fits_adapters
-        if self.metrics is None or adapted:
-            return
-        role, has = self.spec.role, self.spec.adapter_rank > 0
-        # Without adapter_targets, matrices such as those of the feed-forward get none.
-        remedy = (
-            "Leave adapter_fit='zero' out"
-            if has
-            else f"Pass adapter_rank= and an adapter_targets= that names {role!r} and every other "
-            "role that layers come to share"
-        )
-        raise ConfigError(
-            f"calibration weighs what layers keep for themselves, and fit='joint' leaves nothing "
-            f"of the kind in {role!r} without an adapter that is fitted: common central tensors "
-            f"are fitted by plain errors. {remedy}, use fit='mean', or leave calibration out. "
-            "Nothing was changed."
-        )
 
     def caps(self, bonds: tuple[int, ...]) -> dict[str, object]:
         """Return the options of tensornet that keep bonds below some, in the plainest words."""
@@ -237,9 +216,7 @@ class _Job:
         """Return the mean metric of a group's layers, where it has a say."""
         if self.metrics is None or not (self.lossy or self.rtol is not None):
             return None
-        own = [self.metrics[slot] for slot in members(self.spec.central)[group]]
-        same = all(metric is own[0] for metric in own)
-        return damped(own[0] if same else torch.stack(own).mean(0))
+        return _mean_metric([self.metrics[slot] for slot in members(self.spec.central)[group]])
 
     def together(self, slices: Sequence[int], bonds: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Return the cores of the matrices of a group, one for each auxiliary slice."""
@@ -247,10 +224,22 @@ class _Job:
         named = [(self.layers[users[a][0]][0], self._mean(users[a])) for a in slices]
         weights = [float(len(users[a])) for a in slices]
         layout, gauge = layout_of(self.spec), self.config.gauge
-        return joint_cores(layout, bonds, named, weights, gauge, self.meter)
+        metrics = None
+        if self.metrics is not None:
+            metrics = [_mean_metric([self.metrics[slot] for slot in users[a]]) for a in slices]
+        return joint_cores(layout, bonds, named, weights, gauge, self.meter, metrics)
 
     def _mean(self, slots: Sequence[int]) -> Tensor:
-        return mean_of([self.layers[slot][1].detach() for slot in slots])
+        matrices = [self.layers[slot][1].detach() for slot in slots]
+        if self.metrics is None or len(slots) == 1:
+            return mean_of(matrices)
+        return mean_in_metric(matrices, [self.metrics[slot] for slot in slots])
+
+
+def _mean_metric(metrics: Sequence[Tensor]) -> Tensor:
+    """Return the damped mean of metrics; those of one object are not summed up."""
+    same = all(metric is metrics[0] for metric in metrics)
+    return damped(metrics[0] if same else torch.stack(list(metrics)).mean(0))
 
 
 def _empty(spec: BankSpec, bonds: tuple[int, ...], like: Tensor) -> dict[str, Tensor]:

@@ -46,6 +46,8 @@ BATCHES = [ids(8, 12), ids(3, 9)]
         {"max_bond": 4, "sharing": "all", "fit": "mean", "n": 3},
         {"max_bond": 6, "sharing": "albert", "fit": "mean", "n": 3},
         {"sharing": "groups:2", "fit": "mean", "n": 3},
+        {"sharing": "all", "fit": "joint", "n": 3},
+        {"sharing": "groups:2", "fit": "joint", "n": 3, "max_bond": 6, "gauge": "central"},
         {
             "sharing": "all",
             "fit": "joint",
@@ -70,6 +72,22 @@ def test_calibration_lowers_the_errors_of_the_outputs(options):
         sums[1] += sum(e * e for e in output_errors(plain, blind, spec.role, metrics[spec.role]))
     assert sums[0] < 0.95 * sums[1]
     assert all(not spec.output_errors for spec in plan_of(blind).banks)
+
+
+@pytest.mark.parametrize("options", [{"sharing": "all"}, {"sharing": "groups:2", "max_bond": 8}])
+def test_common_tensors_serve_inputs_that_were_not_shown(options):
+    plain = peaked_bert()
+    shown = [ids(16, 14)]
+    held_out = torch.randint(1, 99, (16, 14), generator=torch.Generator().manual_seed(2))
+    options = {"fit": "joint", "n": 3, "targets": ["value", "ffn_in"], **options}
+    blind = mp.convert(copy.deepcopy(plain), **options)
+    seen = mp.convert(copy.deepcopy(plain), **options, calibration=shown)
+    assert mp.account(seen).unique == mp.account(blind).unique
+    mp.assert_shared(seen)
+    with torch.no_grad():
+        exact = plain.base_model(held_out)[0]
+        before, after = ((m.base_model(held_out)[0] - exact).norm() for m in (blind, seen))
+    assert after < 0.9 * before
 
 
 def test_two_sites_are_the_whitened_svd():

@@ -241,12 +241,6 @@ def test_biases_and_norms_are_averaged_only_when_asked():
         ({"gauge": "left"}, ConfigError, "gauge must be 'symmetric' or 'central' with fit='joint'"),
         ({"gauge": "identity"}, ConfigError, "gauge must be 'symmetric' or 'central'"),
         ({"rtol": 0.01}, ConversionError, r"rtol=0\.01 must hold .* fit='joint' leaves bert"),
-        ({"calibration": [ids()]}, ConfigError, "calibration weighs what layers keep for them"),
-        (
-            {"calibration": [ids()], "adapter_rank": 2, "adapter_fit": "zero"},
-            ConfigError,
-            "calibration weighs",
-        ),
         ({"calibration": []}, ConfigError, "calibration must hold at least one batch"),
         ({"adapter_fit": "residual"}, ConfigError, "adapter_fit needs adapter_rank >= 1"),
         (
@@ -322,32 +316,3 @@ def test_transposed_matrices():
         pairs = zip(kept, weights(model, spec.role), strict=True)
         measured = [float((a - b).norm() / a.norm()) for a, b in pairs]
         assert spec.errors == pytest.approx(measured, rel=1e-4)
-
-
-ALL = ["query", "key", "value", "attention_output", "ffn_in", "ffn_out"]
-
-
-@pytest.mark.parametrize(
-    ("options", "remedies", "followed"),
-    [
-        (
-            {"adapter_rank": 2},
-            "names 'ffn_in' and every other role that layers come to share, use fit='mean', or",
-            {"adapter_targets": ALL},
-        ),
-        (
-            {"adapter_rank": 2, "adapter_targets": ALL, "adapter_fit": "zero"},
-            "Leave adapter_fit='zero' out, use fit='mean', or leave calibration out.",
-            {"adapter_fit": None},
-        ),
-        ({}, "Pass adapter_rank= and an ", {"adapter_rank": 2, "adapter_targets": ALL}),
-        ({"adapter_rank": 2}, "use fit='mean'", {"fit": "mean"}),
-        ({}, "leave calibration out", {"calibration": None}),
-    ],
-)
-def test_what_is_said_about_joint_fits_and_calibration_helps(options, remedies, followed):
-    model = tiny_bert(**SMALL)
-    asked = {"sharing": "all", "fit": "joint", "n": 3, "calibration": [ids()], **options}
-    with pytest.raises(ConfigError, match=remedies):
-        mp.convert(model, **asked)
-    mp.assert_shared(mp.convert(model, **{**asked, **followed}))

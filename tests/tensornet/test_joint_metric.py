@@ -323,6 +323,15 @@ def test_single_precision_is_computed_as_double():
     assert narrow.relative_error == pytest.approx(wide.relative_error, rel=1e-3)
 
 
+@pytest.mark.parametrize("share", ["central", "auxiliary"])
+def test_libraries_agree_with_weights(share):
+    W, H = gaussian(3), moments(36, 3)
+    options = {"share": share, "weights": [1.0, 2.0, 0.5], "max_sweeps": 8, "max_bond": 6}
+    one = tn.shared_mpo(W, SITES, metric=H, **options)
+    other = tn.shared_mpo(torch.from_numpy(W), SITES, metric=list(torch.from_numpy(H)), **options)
+    assert other.history == pytest.approx(one.history, rel=1e-4)
+
+
 def test_sweeps_are_told_and_stopped():
     W, H, seen_errors = gaussian(3), moments(36, 3), []
     options = {"starts": 1, "max_sweeps": 7, "tol": 0.0, "metric": H}
