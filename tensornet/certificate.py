@@ -212,7 +212,8 @@ class MetricCertificate(Certificate):
         The plain error ‖W - M‖ / ‖W‖, for comparison.
     history : tuple of float
         The error in the metric (relative) of the start and after each sweep, before the cores
-        were stored; never rising. One value where no sweeps were needed.
+        were stored; never rising. One value where no sweeps were needed, none for a matrix that
+        shares cores: all of its group have one history.
     least_error : float
         What no network with these bonds falls below (relative, in the metric); 0 where nothing
         is known.

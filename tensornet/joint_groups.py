@@ -49,32 +49,53 @@ def fitted_group(
     common = tuple(k in job.sites for k in range(layout.n_sites))
     merged = merged_sites(layout.site_dims, job.bonds, common)
     middle = next(k for k, m in enumerate(merged) if layout.central in m.sites)
-    dims = [math.prod(layout.site_dims[k] for k in m.sites) for m in merged]
+    problem = _plain(matrices, weights, merged, job)
+    found, total = _fitted(matrices, metrics, problem, _Way(merged, middle, job))
+    batches = [1 if shared else int(matrices.shape[0]) for shared in common]
+    cores = balanced(found.cores, middle, problem)
+    cores = split_sites(cores, merged, layout.site_dims, batches, backend)
+    return Group(cores, found.history, found.converged, total)
+
+
+class _Way(NamedTuple):
+    """How a group is fitted: which sites as one, and where the norm goes."""
+
+    merged: Sequence[Merged]
+    middle: int
+    job: Job
+
+
+def _fitted(
+    matrices: Array, metrics: MetricStack | None, problem: Joint, way: _Way
+) -> tuple[Fitted, float]:
+    """Return the cores of merged sites, and the weighted sum of squared norms of the matrices."""
+    merged, middle, job = way
+    bonds, told = (*(job.bonds[m.sites.start] for m in merged), 1), _Told(job.effort.told)
+    effort = job.effort._replace(told=told)
+    begun = starts(problem, bonds, middle, *job.tries)
+    if metrics is None:
+        return fit(problem, begun, effort), problem.total
+    weighed = _in_metrics(matrices, metrics, merged, problem, job.layout)
+    # Metrics that weigh nothing leave plain errors; but those count the padding.
+    if metrics.is_plain(job.backend) and not job.layout.padded:
+        return fit(problem, begun, effort), weighed.total
+    cores = fit(problem, begun, effort._replace(goal=0.0)).cores
+    sweeps = 0 if told.stopped else effort.max_sweeps
+    cores = balanced(cores, middle, problem)
+    found = _refined(cores, weighed, merged, job.layout, effort._replace(max_sweeps=sweeps))
+    return found, weighed.total
+
+
+def _plain(matrices: Array, weights: Numbers | None, merged: Sequence[Merged], job: Job) -> Joint:
+    backend, layout = job.backend, job.layout
     tensors = fold_stack(matrices, layout.row_dims, layout.col_dims, backend)
-    batch = int(matrices.shape[0])
-    problem = Joint(
-        backend.tl.reshape(tensors, (batch, *dims)),
-        tuple(common[m.free] for m in merged),
+    dims = [math.prod(layout.site_dims[k] for k in m.sites) for m in merged]
+    return Joint(
+        backend.tl.reshape(tensors, (int(matrices.shape[0]), *dims)),
+        tuple(m.free in job.sites for m in merged),
         None if weights is None else backend.like(weights, tensors),
         backend,
     )
-    bonds, told = (*(job.bonds[m.sites.start] for m in merged), 1), _Told(job.effort.told)
-    effort, total = job.effort._replace(told=told), problem.total
-    # Without metrics that weigh anything, errors are plain ones; those count the padding.
-    plainly = metrics is None or (metrics.is_plain(backend) and not layout.padded)
-    goal = effort.goal if plainly else 0.0
-    found = fit(problem, starts(problem, bonds, middle, *job.tries), effort._replace(goal=goal))
-    cores = balanced(found.cores, middle, problem)
-    if metrics is not None:
-        whole = _in_metrics(matrices, metrics, merged, problem, layout)
-        total = whole.total
-        if not plainly:
-            sweeps = 0 if told.stopped else effort.max_sweeps
-            found = _refined(cores, whole, merged, layout, effort._replace(max_sweeps=sweeps))
-            cores = balanced(found.cores, middle, problem)
-    batches = [1 if shared else batch for shared in common]
-    cores = split_sites(cores, merged, layout.site_dims, batches, backend)
-    return Group(cores, found.history, found.converged, total)
 
 
 class _Told:
