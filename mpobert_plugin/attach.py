@@ -90,6 +90,8 @@ def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
 def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
     """Add what must not be there while tensors are loaded: the guard against plain loading.
 
+    The tensors are noted, so that saving knows a model that is as it was.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel
@@ -97,7 +99,35 @@ def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
     plan : ConversionPlan
         Its plan.
     """
+    banks = base_of(model)._modules[BANKS]
+    if isinstance(banks, Banks):
+        banks.as_attached = tensors_of_base(model)
     install_guard(base_of(model), guard_key(model, plan))
+
+
+def tensors_of_base(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor that a base model saves, by the base model's names.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        Without tensors that have no elements, such as the marker of the guard.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes))
+    >>> tensors_of_base(plain)["embeddings.word_embeddings.weight"]
+    (9, 8)
+    """
+    shapes = {name: tuple(t.shape) for name, t in base_of(model).state_dict().items()}
+    return {name: shape for name, shape in shapes.items() if 0 not in shape}
 
 
 def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:

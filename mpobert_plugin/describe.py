@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.embedding import MPOHead
@@ -17,7 +19,6 @@ from mpobert_plugin.sharing import encode, members
 from mpobert_plugin.stacked import StackedBank
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
     from mpobert_plugin.norm_spec import NormSpec
@@ -58,7 +59,9 @@ def describe(model: PreTrainedModel) -> str:
         if not isinstance(bank, StackedBank):
             continue
         lines.append(f"{key}: {bank.extra_repr()}{_error(bank)}")
-        for name, tensor in bank.tensors().items():
+        # What was taken away is told below.
+        there = all(isinstance(getattr(bank, name, None), Tensor) for name in bank.names)
+        for name, tensor in bank.tensors().items() if there else ():
             shape = " x ".join(str(size) for size in tensor.shape)
             users = "one matrix" if bank.outside else _users(tuple(bank.slices()[name]), bank.spec)
             lines.append(f"  {name:<13} {shape:<28} {users}")

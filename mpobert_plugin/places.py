@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from mpobert_plugin.adapter import AdaptedLinear
 from mpobert_plugin.attach_outside import outside_path
 from mpobert_plugin.embedding import EmbeddingBank, MPOHead
 from mpobert_plugin.held import held_of
-from mpobert_plugin.locate import base_of, family_of, prefix_of
+from mpobert_plugin.locate import BANKS, base_of, family_of, prefix_of
 from mpobert_plugin.outside import EMBEDDING
 from mpobert_plugin.parts import module_beside
 from mpobert_plugin.reader import Reader
 from mpobert_plugin.runtime import banks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
 
@@ -30,10 +31,13 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 # Names under which wrappers keep a module that others still see in its own place.
 _WRAPPED = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
+# Parts of the longest name of a layer that is looked for inside wrappers.
+_DEEPEST = 9
 _BACK = (
     "Put the module of the converted model back, or go on with the plain model that "
     "mpobert_plugin.merge(model) returns."
 )
+_TENSOR = "Put the tensor back, or load the model again."
 _COPIED = "It was copied apart from the model: copy the whole model instead."
 _ORDER = "Put the layers back in their order: a saved model would be loaded in it."
 _LAYERS = (
@@ -105,6 +109,11 @@ def misplaced(model: PreTrainedModel) -> Iterator[Misplaced]:
     ['encoder.albert_layer_groups.3.albert_layers.0.ffn']
     """
     banks, layers = banks_of(model), layers_of(model)
+    emptied = list(_emptied(model, banks))
+    if emptied:
+        # What is read from such a bank cannot be compared.
+        yield from emptied
+        return
     if len(layers) == banks.plan.n_layers:
         yield from _in_layers(model, banks, layers)
     else:
@@ -125,7 +134,8 @@ def layers_of(model: PreTrainedModel) -> dict[str, nn.Module]:
     Returns
     -------
     dict of str to torch.nn.Module
-        First layer first; a wrapper stands for the layer inside.
+        First layer first; a wrapper stands for the layer inside. Wrappers around several layers
+        are looked through when layers of the plan are missing otherwise.
 
     Examples
     --------
@@ -139,7 +149,39 @@ def layers_of(model: PreTrainedModel) -> dict[str, nn.Module]:
         own = ".".join(part for part in name.split(".") if part not in _WRAPPED)
         if is_layer(own):
             found.setdefault(own, module)
+    plan = getattr(base._modules.get(BANKS), "plan", None)
+    if plan is not None and len(found) != plan.n_layers:
+        inside = _within_wrappers(base, is_layer)
+        if len(inside) == plan.n_layers:
+            return inside
     return found
+
+
+def _within_wrappers(base: nn.Module, is_layer: Callable[[str], bool]) -> dict[str, nn.Module]:
+    """Find layers whose names have parts between that a wrapper of any kind has put there."""
+    found: dict[str, nn.Module] = {}
+    todo = [("", base)]
+    while todo:
+        name, module = todo.pop()
+        own = _without_wrappers(name, is_layer)
+        if own:
+            found.setdefault(own, module)
+        elif module is not base._modules.get(BANKS):
+            children = reversed(module._modules.items())
+            todo += [(f"{name}.{n}".lstrip("."), m) for n, m in children if m is not None]
+    return found
+
+
+def _without_wrappers(name: str, is_layer: Callable[[str], bool]) -> str:
+    """Return the name of a layer with the fewest parts left out; empty where there is none."""
+    parts = name.split(".")
+    # Names of layers are short; those of deeper modules would have too many subsets.
+    for kept in range(len(parts), 0, -1) if len(parts) <= _DEEPEST else ():
+        for chosen in combinations(parts, kept):
+            own = ".".join(chosen)
+            if is_layer(own):
+                return own
+    return ""
 
 
 def _miscounted(model: PreTrainedModel, banks: Banks, layers: dict[str, nn.Module]) -> Misplaced:
@@ -170,6 +212,16 @@ def _in_layers(
             else:
                 own = [reader for reader in inside if reader.bank.name == spec.name]
                 yield from _check_order(f"{prefix}{layer}.{path}", number, own, spec)
+
+
+def _emptied(model: PreTrainedModel, banks: Banks) -> Iterator[Misplaced]:
+    """Find tensors of banks that were taken away; a parametrization may stand in their place."""
+    for bank in banks.stacked():
+        for name, shape in bank.spec.tensor_shapes().items():
+            found = getattr(bank, name, None)
+            if not isinstance(found, Tensor):
+                place = f"{prefix_of(model)}{BANKS}.{bank.name}.{name}"
+                yield Misplaced(place, f"be a tensor of shape {shape}", repr(found), _TENSOR)
 
 
 def _outside(model: PreTrainedModel, banks: Banks) -> Iterator[Misplaced]:

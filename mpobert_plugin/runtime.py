@@ -51,6 +51,8 @@ class Banks(nn.ModuleDict):
         self.certificates = certificates or {}
         # Kept, so that the layers are found whatever is put into or around them later.
         self.family: Family | None = None
+        # Names and shapes of the base model's tensors, as they were converted or loaded.
+        self.as_attached: dict[str, tuple[int, ...]] | None = None
         self._together: Together | None = None
         self._ready: Ready | None = None
 

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel
 
 from mpobert_plugin.errors import SharingError
 from mpobert_plugin.guard import check_saving
+from mpobert_plugin.loadable import check_tensors_to_save
 from mpobert_plugin.locate import BANKS, base_of
 from mpobert_plugin.places import misplaced
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.runtime import Banks
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
 
 _MARK = "_looks_at_places"
 
 
-def check_places(model: PreTrainedModel) -> None:
+def check_places(
+    model: PreTrainedModel, state_dict: Mapping[str, Tensor] | None = None, whole: bool = True
+) -> None:
     """Refuse to save a model that its own configuration could not load again.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         Any model; plain ones pass.
+    state_dict : mapping of str to Tensor, optional
+        What is to be saved in place of the model's own tensors.
+    whole : bool
+        Whether all tensors are to be saved, and not those of an adapter of PEFT alone.
 
     Raises
     ------
     SharingError
-        When a place does not hold what the plan says; its full name is told.
+        When a place does not hold what the plan says, or tensors are not those that loading
+        would look for; full names are told.
     ConversionError
         When adapters are merged.
 
@@ -55,6 +66,8 @@ def check_places(model: PreTrainedModel) -> None:
     check_saving(base)
     for place in misplaced(model):
         raise SharingError(f"{place} Nothing was written.")
+    if whole:
+        check_tensors_to_save(model, state_dict)
 
 
 def look_before_saving() -> None:
@@ -66,10 +79,15 @@ def look_before_saving() -> None:
     save: Any = PreTrainedModel.save_pretrained
     if hasattr(save, _MARK):
         return
+    signature = inspect.signature(save)
 
     @functools.wraps(save)
     def looked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check_places(self)
+        given = signature.bind(self, *args, **kwargs).arguments
+        # Other processes of a run save nothing, and may be given nothing to save.
+        main = given.get("is_main_process", True)
+        whole = main and not getattr(self, "_hf_peft_config_loaded", False)
+        check_places(self, given.get("state_dict"), whole=whole)
         return save(self, *args, **kwargs)
 
     setattr(looked, _MARK, True)

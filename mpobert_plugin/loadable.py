@@ -1,0 +1,117 @@
+"""The tensors that a model is about to save, compared with those that its own folder asks for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mpobert_plugin.attach import attach, make_banks
+from mpobert_plugin.checkpoint import Comparison, compare
+from mpobert_plugin.errors import CheckpointError, SharingError, shorten
+from mpobert_plugin.locate import prefix_of
+from mpobert_plugin.plan import ConversionPlan
+from mpobert_plugin.runtime import Banks, banks_of
+from mpobert_plugin.skeleton import plain_skeleton
+from mpobert_plugin.stored_depth import check_depth
+from mpobert_plugin.stored_plan import check_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+_REMEDY = (
+    "Take out of the model what has tensors of its own, such as a wrapper around a layer, a "
+    "parametrization or LoRA, and keep these apart; LoRA of PEFT is saved by the PeftModel. Put "
+    "back what is missing. Nothing was written."
+)
+
+
+def check_tensors_to_save(
+    model: PreTrainedModel, state_dict: Mapping[str, Tensor] | None = None
+) -> None:
+    """Refuse to save a model whose tensors are not those that loading would look for.
+
+    A model as it was converted or loaded is known by the names and shapes of its tensors. For
+    any other one, its architecture is made again from its configuration, without memory, as
+    loading would make it.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A converted model.
+    state_dict : mapping of str to Tensor, optional
+        What is to be saved in place of the model's own tensors.
+
+    Raises
+    ------
+    SharingError
+        When the base model has tensors that loading has no place for, lacks some, or has some of
+        another shape; their names and shapes are told. When its configuration has lost its plan,
+        or asks for another architecture.
+
+    Examples
+    --------
+    >>> import mpobert_plugin as mp
+    >>> check_tensors_to_save(mp.build("mpobert-12", head="none", device="meta"))
+    """
+    plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
+    if not isinstance(plan, ConversionPlan):
+        raise SharingError(
+            "the configuration of a converted model must hold the plan of its conversion in "
+            f"quantization_config, got {plan!r}. Put it back, or save the plain model that "
+            "mpobert_plugin.merge(model) returns. Nothing was written."
+        )
+    # The very checks of loading, which would build layers on the way.
+    try:
+        check_depth(model.config, plan)
+    except CheckpointError as error:
+        raise _not_loadable(error) from error
+    prefix = prefix_of(model)
+    whole = {name: tuple(t.shape) for name, t in (state_dict or model.state_dict()).items()}
+    inside = {name.removeprefix(prefix): s for name, s in whole.items() if name.startswith(prefix)}
+    # The marker of the guard has no elements and comes after the tensors were noted.
+    if {n: s for n, s in inside.items() if 0 not in s} == banks_of(model).as_attached:
+        return
+    skeleton = None
+    # A class of the user's own may ask for more than a configuration.
+    with suppress(TypeError):
+        skeleton = plain_skeleton(model)
+    if skeleton is None:
+        return
+    try:
+        check_plan(skeleton, plan)
+    except CheckpointError as error:
+        raise _not_loadable(error) from error
+    attach(skeleton, plan, Banks(dict(make_banks(plan, device="meta")), plan))
+    _refuse(model, compare(skeleton, whole))
+
+
+def _not_loadable(error: CheckpointError) -> SharingError:
+    return SharingError(f"a folder of this model could not be loaded: {error} Nothing was written.")
+
+
+def _refuse(model: PreTrainedModel, found: Comparison) -> None:
+    prefix = prefix_of(model)
+    unexpected = [name for name in found.unexpected if name.startswith(prefix)]
+    missing = [name for name in found.missing if name.startswith(prefix)]
+    other = [
+        f"{name} ({shape} in place of {expected})"
+        for name, shape, expected in found.mismatched
+        if name.startswith(prefix)
+    ]
+    parts = [
+        f"{len(names)} {words}: {shorten(names)}"
+        for names, words in (
+            (unexpected, "that loading has no place for"),
+            (missing, "missing"),
+            (other, "of another shape"),
+        )
+        if names
+    ]
+    if parts:
+        raise SharingError(
+            f"the model must have the tensors of a {type(model).__name__} as it was converted, "
+            f"got {'; '.join(parts)}. {_REMEDY}"
+        )
