@@ -157,7 +157,8 @@ def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
         for name, source in getattr(model, "all_tied_weights_keys", {}).items()
         if source in found or name in found
     }
-    absent = [name for name in expected if name not in found and name not in tied]
+    known = found | tied | computed_names(model)
+    absent = [name for name in expected if name not in known]
     new_head = [name for name in absent if _is_new_head(name, model, found)]
     unexpected = [name for name in stored if name not in renamed and not _foreign(name, model)]
     mismatched = [
@@ -177,6 +178,29 @@ def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
         tuple(new_head),
         len(expected),
     )
+
+
+def computed_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of tensors that the host computes and never saves, as some positions.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Plain or converted.
+
+    Returns
+    -------
+    set of str
+        Full names.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    >>> computed_names(BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes)))
+    set()
+    """
+    return set(getattr(model, "_keys_to_ignore_on_save", None) or ())
 
 
 def _match(name: str, expected: Shapes, model: PreTrainedModel) -> str | None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from mpobert_plugin.errors import ConversionError, ModelTypeError
 from mpobert_plugin.families import Family, derived_family, family_for, known_model_types
-from mpobert_plugin.families.derived import MARK, matrix_lists
+from mpobert_plugin.families.derived import AND, MARK, matrix_lists
 
 if TYPE_CHECKING:
     from torch import nn
@@ -164,10 +164,11 @@ def family_of(model: PreTrainedModel) -> Family:
 
 
 def _stored_layers(model: PreTrainedModel) -> str | None:
-    """Return the list of layers that the plan of a model in loading names, when it has it."""
+    """Return the lists of layers that the plan of a model in loading names, when it has them."""
     plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
     model_type, _, layers = str(getattr(plan, "family", "")).partition(MARK)
-    if model_type != model.config.model_type or layers not in matrix_lists(base_of(model)):
+    known = matrix_lists(base_of(model))
+    if model_type != model.config.model_type or not set(layers.split(AND)) <= set(known):
         return None
     return layers
 

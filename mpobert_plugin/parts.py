@@ -12,6 +12,8 @@ from mpobert_plugin.locate import base_of, family_of, layer_names, prefix_of
 from mpobert_plugin.plain import check_plain, check_rms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
     from transformers import PreTrainedModel
 
@@ -64,8 +66,83 @@ def module_beside(model: PreTrainedModel, path: str) -> nn.Module | None:
     return module
 
 
+def layers_of_role(model: PreTrainedModel, role: str) -> tuple[int, ...]:
+    """Return the numbers of the layers that have a role: all but in models with several lists.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    role : str
+        Role of a matrix or norm.
+
+    Returns
+    -------
+    tuple of int
+        In ascending order.
+    """
+    return family_of(model).numbers_of(role, layer_names(model))
+
+
+def lists_of_layers(model: PreTrainedModel) -> tuple[int, ...]:
+    """Return the number of layers in each list of layers of a model that has several.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+
+    Returns
+    -------
+    tuple of int
+        In the order of the layers; empty where all layers have all roles.
+
+    Raises
+    ------
+    ConversionError
+        When roles are those of layers that do not stand in lists of their own.
+    """
+    family, names = family_of(model), layer_names(model)
+    roles = (*family.matrices, *family.norms)
+    lists = sorted({family.numbers_of(role, names) for role in roles})
+    if len(lists) == 1 and len(lists[0]) == len(names):
+        return ()
+    if [layer for layers in lists for layer in layers] != list(range(len(names))):
+        raise ConversionError(
+            f"layers_of_role of family {family.name!r} must share the {len(names)} layers out to "
+            f"lists, each a run of layers with the same roles, got the layers "
+            f"{', '.join(map(str, map(list, lists)))}. Nothing was changed."
+        )
+    return tuple(map(len, lists))
+
+
+def modules_of(model: PreTrainedModel, role: str) -> dict[str, nn.Module]:
+    """Return the module of a role in each layer that has one, by its full name.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    role : str
+        Role of a matrix or norm.
+
+    Returns
+    -------
+    dict of str to torch.nn.Module
+        In the order of the layers.
+
+    Raises
+    ------
+    ConversionError
+        When a layer lacks it.
+    """
+    family, names = family_of(model), layer_names(model)
+    path = family.matrices.get(role) or family.norms[role]
+    return _modules(model, [names[layer] for layer in family.numbers_of(role, names)], path)
+
+
 def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
-    """Return the module at a path inside each layer, by its full name.
+    """Return the module at a path inside each layer that has a role there, by its full name.
 
     Parameters
     ----------
@@ -84,9 +161,34 @@ def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
     ConversionError
         When a layer has none.
     """
+    names = layer_names(model)
+    return _modules(model, [names[layer] for layer in layers_at(model, path)], path)
+
+
+def layers_at(model: PreTrainedModel, path: str) -> tuple[int, ...]:
+    """Return the numbers of the layers that have a role at a path, as `modules_at` goes by them.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Model of a family.
+    path : str
+        Path inside a layer.
+
+    Returns
+    -------
+    tuple of int
+        In ascending order.
+    """
+    family, names = family_of(model), layer_names(model)
+    roles = [role for role, own in {**family.matrices, **family.norms}.items() if own == path]
+    return tuple(sorted({layer for role in roles for layer in family.numbers_of(role, names)}))
+
+
+def _modules(model: PreTrainedModel, names: Sequence[str], path: str) -> dict[str, nn.Module]:
     base, prefix = base_of(model), prefix_of(model)
     found: dict[str, nn.Module] = {}
-    for name in layer_names(model):
+    for name in names:
         module: nn.Module | None = base.get_submodule(name)
         for part in path.split("."):
             module = getattr(module, part, None)
@@ -120,7 +222,7 @@ def linears_of(model: PreTrainedModel, role: str) -> dict[str, HostMatrix]:
     ConversionError
         When one of them is neither a plain linear layer nor a plain ``Conv1D``.
     """
-    modules = modules_at(model, family_of(model).matrices[role])
+    modules = modules_of(model, role)
     for name, module in modules.items():
         check_plain(name, module, MATRIX_CLASSES)
     return {name: HostMatrix(module) for name, module in modules.items()}
@@ -148,7 +250,7 @@ def norms_of(model: PreTrainedModel, role: str) -> dict[str, nn.Module]:
         a family that has these.
     """
     family = family_of(model)
-    modules = modules_at(model, family.norms[role])
+    modules = modules_of(model, role)
     for name, module in modules.items():
         if family.norm_kind == "rms":
             check_rms(name, module)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import TargetError, did_you_mean, shorten
 from mpobert_plugin.locate import family_of, layer_names, prefix_of
+from mpobert_plugin.parts import layers_of_role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def expand_targets(
     Raises
     ------
     TargetError
-        When a pattern selects no matrix, or one only in some of the layers.
+        When a pattern selects no matrix, or one only in some of the layers of a list.
 
     Examples
     --------
@@ -60,10 +61,11 @@ def expand_targets(
 
 
 def _selected(model: PreTrainedModel, pattern: str, argument: str) -> list[str]:
-    layers = [f"{prefix_of(model)}{name}" for name in layer_names(model)]
+    names = [f"{prefix_of(model)}{name}" for name in layer_names(model)]
     matrices = family_of(model).matrices
     roles = []
     for role, path in matrices.items():
+        layers = [names[layer] for layer in layers_of_role(model, role)]
         chosen = [layer for layer in layers if fnmatchcase(f"{layer}.{path}", pattern)]
         if chosen and len(chosen) < len(layers):
             others = [layer for layer in layers if layer not in chosen]
@@ -76,10 +78,12 @@ def _selected(model: PreTrainedModel, pattern: str, argument: str) -> list[str]:
         if chosen:
             roles.append(role)
     if not roles:
+        first, path = next(iter(matrices.items()))
+        example = f"{names[layers_of_role(model, first)[0]]}.{path}"
         known = [f"*.{path}" for path in matrices.values()]
         raise TargetError(
             f"{argument} must select matrices of the model, got {pattern!r}, which fits none of "
-            f"the names such as {layers[0]}.{next(iter(matrices.values()))}. "
+            f"the names such as {example}. "
             f"{did_you_mean(pattern, known)} Nothing was changed."
         )
     return roles

@@ -17,7 +17,7 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 
 from mpobert_plugin.attach import attach, finish, guard_key, make_banks
-from mpobert_plugin.checkpoint import check, check_kinds, check_tensors
+from mpobert_plugin.checkpoint import check, check_kinds, check_tensors, computed_names
 from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
@@ -170,7 +170,7 @@ def _check_loaded(model: PreTrainedModel) -> None:
 
     What is still on meta was left in its file on purpose, to be read when it is needed.
     """
-    prefix = prefix_of(model)
+    prefix, computed = prefix_of(model), computed_names(model)
     for name, parameter in model.named_parameters():
         if not parameter.is_floating_point():
             raise CheckpointError(
@@ -179,7 +179,8 @@ def _check_loaded(model: PreTrainedModel) -> None:
     absent = [
         name
         for name, parameter in model.named_parameters()
-        if not getattr(parameter, "_is_hf_initialized", False) and not parameter.is_meta
+        if not (getattr(parameter, "_is_hf_initialized", False) or parameter.is_meta)
+        and name not in computed
     ]
     pooler = (f"{prefix}pooler.", f"{prefix}{BANKS}.pooler.")
     lost = [name for name in absent if name.startswith(prefix) and not name.startswith(pooler)]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mpobert_plugin.errors import CheckpointError
-from mpobert_plugin.fields import LARGEST, check_names, count, layer_slices, word
+from mpobert_plugin.fields import LARGEST, check_names, count, counts, layer_slices, word, words
 from mpobert_plugin.norm_spec import BesideSpec, NormSpec
 from mpobert_plugin.sharing import LayerMap, encode
 from mpobert_plugin.spec import BankSpec
@@ -47,6 +47,10 @@ class ConversionPlan:
     stored_before : int or None
         Parameters that the model stored when it was converted; None where there was none, as for
         fresh weights, and in files without it.
+    lists : tuple of int
+        Number of layers in each list of layers, for a model with several, such as an encoder with
+        a decoder; their layers are numbered on, and none shares with those of another list.
+        Empty for one list.
 
     Examples
     --------
@@ -66,6 +70,57 @@ class ConversionPlan:
     fit: str | None = None
     outside: tuple[BankSpec, ...] = ()
     stored_before: int | None = None
+    lists: tuple[int, ...] = ()
+
+    def numbers_beside(self, layer: int) -> range:
+        """Return the numbers of the layers that stand in one list with a layer.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer.
+
+        Returns
+        -------
+        range
+            All layers of a model with one list.
+
+        Examples
+        --------
+        >>> lists = "bart:encoder.layers+decoder.layers"
+        >>> ConversionPlan(lists, 5, (), (), (), lists=(2, 3)).numbers_beside(3)
+        range(2, 5)
+        """
+        start = 0
+        for number in self.lists:
+            if layer < start + number:
+                return range(start, start + number)
+            start += number
+        return range(self.n_layers)
+
+    def sources_of(self, spec: BankSpec) -> tuple[int, ...]:
+        """Return what the layers of a bank are made from, counted among the matrices of its role.
+
+        Parameters
+        ----------
+        spec : BankSpec
+            A bank of the layers.
+
+        Returns
+        -------
+        tuple of int
+            By the slots of the bank.
+
+        Examples
+        --------
+        >>> bank = BankSpec("ffn", 6, 6, (2, 3), (3, 2), (1, 6, 1), (0, 0), (0, 1), layers=(3, 4))
+        >>> lists = "t5:encoder.block+decoder.block"
+        >>> ConversionPlan(lists, 5, (bank,), (), (), lists=(2, 3)).sources_of(bank)
+        (1, 2)
+        """
+        if self.sources is not None:
+            return spec.of_layers(self.sources)
+        return tuple(layer - self.numbers_beside(layer).start for layer in spec.layer_numbers)
 
     def roles(self) -> list[str]:
         """Return the roles of all banks of the layers, matrices before norms.
@@ -153,6 +208,8 @@ class ConversionPlan:
             fields["outside"] = [{"role": spec.role, **spec.to_dict()} for spec in self.outside]
         if self.stored_before is not None:
             fields["stored_before"] = self.stored_before
+        if self.lists:
+            fields["lists"] = words(self.lists)
         return fields
 
     def to_json(self) -> str:
@@ -188,7 +245,7 @@ class ConversionPlan:
         if not isinstance(fields, Mapping):
             raise CheckpointError(f"{where} must be an object of fields, got {fields!r}.")
         needed = ("family", "n_layers", "banks", "norms", "beside")
-        known = ("gauge", "fit", "sources", "outside", "stored_before")
+        known = ("gauge", "fit", "sources", "outside", "stored_before", "lists")
         check_names(fields, needed, known, where)
         n_layers = count(fields, "n_layers", where)
         if n_layers > MOST_LAYERS:
@@ -222,6 +279,7 @@ class ConversionPlan:
             if fields.get("stored_before") is None
             # A model may have more parameters than one tensor of it has elements.
             else count(fields, "stored_before", where, most=LARGEST**2),
+            lists=() if fields.get("lists") is None else counts(fields, "lists", where),
         )
         _check_banks(plan)
         return plan
@@ -264,13 +322,17 @@ def plain_layers(plan: ConversionPlan) -> list[str]:
     lines = []
     for role in dict.fromkeys(spec.role for spec in plan.banks):
         read = {layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers}
-        plain = tuple(layer for layer in range(plan.n_layers) if layer not in read)
+        plain = tuple(layer for layer in plan.numbers_beside(min(read)) if layer not in read)
         if plain:
             lines.append(f"{role}: plain matrices in layers {encode(plain)}")
     return lines
 
 
 def _check_banks(plan: ConversionPlan) -> None:
+    if plan.lists and sum(plan.lists) != plan.n_layers:
+        raise CheckpointError(
+            f"lists of the stored plan must add up to its {plan.n_layers} layers, got {plan.lists}."
+        )
     for role in plan.roles():
         layers = [layer for spec in plan.banks_of_role(role) for layer in spec.layer_numbers]
         if len(set(layers)) < len(layers):

@@ -27,7 +27,15 @@ from mpobert_plugin.locate import (
 from mpobert_plugin.norm_spec import BesideSpec, NormSpec
 from mpobert_plugin.outside import outside_paths
 from mpobert_plugin.outside_specs import outside_matrices, outside_roles, outside_specs
-from mpobert_plugin.parts import beside_of, linears_of, module_beside, norm_sizes, norms_of
+from mpobert_plugin.parts import (
+    beside_of,
+    layers_of_role,
+    linears_of,
+    lists_of_layers,
+    module_beside,
+    norm_sizes,
+    norms_of,
+)
 from mpobert_plugin.patterns import expand_targets
 from mpobert_plugin.plan import MOST_LAYERS, ConversionPlan
 from mpobert_plugin.policies import by_role, shares_anything
@@ -117,33 +125,34 @@ def make_plan(
         )
     if sources is not None:
         check_copies(model)
+    lists = lists_of_layers(model) if sources is None else ()
     adapted = _adapted_roles(model, config)
     outside = _outside_specs(model, config, adapted)
     plan = ConversionPlan(
         family=family_of(model).name,
         n_layers=n_layers,
-        banks=_bank_specs(model, config, n_layers, adapted),
+        banks=_bank_specs(model, config, sources, adapted),
         norms=_norm_specs(model, config, n_layers),
         beside=_beside_specs(model, config, adapted),
         sources=sources,
         gauge=config.gauge,
         fit=config.fit,
         outside=outside,
+        lists=lists,
     )
     converted = [spec.role for spec in (*plan.banks, *plan.outside)]
     check_limits("max_bond", config.max_bond, converted)
     check_limits("rtol", config.rtol, converted)
-    paths = {**family_of(model).matrices, **family_of(model).norms}
-    check_ties(model, {role: paths[role] for role in plan.roles()})
+    check_ties(model, plan.roles())
     if sources is None:
         check_repeated(model, plan)
     return plan
 
 
 def _bank_specs(
-    model: PreTrainedModel, config: MPOConfig, n_layers: int, adapted: Sequence[str]
+    model: PreTrainedModel, config: MPOConfig, sources: LayerMap | None, adapted: Sequence[str]
 ) -> tuple[BankSpec, ...]:
-    specs = []
+    specs, total = [], len(layer_names(model))
     roles = target_roles(family_of(model), config.targets, outside_paths(model))
     targets = {role: linears_of(model, role) for role in roles}
     outside = outside_matrices(model, config.targets)
@@ -154,6 +163,8 @@ def _bank_specs(
     bias_policies = by_role(config.share_bias, biased, "share_bias")
     for role, linears in targets.items():
         layout = choose_layout(role, linears, config)
+        numbers = layers_of_role(model, role)
+        n_layers = len(numbers) if sources is None else len(sources)
         weights = [linear.parameter for linear in linears.values()]
         biases = [linear.bias for linear in linears.values()]
         policy = policies[role]
@@ -175,6 +186,7 @@ def _bank_specs(
                 else None,
                 adapter_rank=rank,
                 adapter_alpha=float(config.adapter_alpha or rank) if rank else 0.0,
+                layers=None if len(numbers) == total else numbers,
             )
         )
     return tuple(specs)
@@ -288,7 +300,11 @@ def target_roles(
 
 
 def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> list[str]:
-    roles = {path: role for role, path in known.items()} | {role: role for role in known}
+    # Layers of several lists may have different roles at one path.
+    roles: dict[str, set[str]] = {}
+    for role, path in known.items():
+        roles.setdefault(path, set()).add(role)
+    roles |= {role: {role} for role in known}
     unknown = [name for name in names if name not in roles]
     if unknown:
         hints = " ".join(_hint(name, known) for name in unknown)
@@ -296,12 +312,12 @@ def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> l
             f"{argument} must name matrices of the model ({', '.join(known)}), got "
             f"{len(unknown)} unknown of {len(names)}. {hints} Nothing was changed."
         )
-    asked = {roles[name] for name in names}
+    asked = {role for name in names for role in roles[name]}
     return [role for role in known if role in asked]
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
-    ending = [path for path in known.values() if path.endswith(f".{name}")]
+    ending = list(dict.fromkeys(path for path in known.values() if path.endswith(f".{name}")))
     if ending:
         return f"{name!r}: Did you mean {' or '.join(map(repr, ending))}?"
     paths = known.values()

@@ -49,20 +49,24 @@ def by_role(policies: Policies, roles: Mapping[str, str], argument: str) -> dict
         return dict.fromkeys(roles, policies)
     if not policies:
         raise SharingError(f"{argument} must name the policy of at least one role, got {{}}.")
-    role_of = {path: role for role, path in roles.items()} | {role: role for role in roles}
+    # Layers of several lists may have different roles at one path.
+    roles_of: dict[str, list[str]] = {}
+    for role, path in roles.items():
+        roles_of.setdefault(path, []).append(role)
+    roles_of |= {role: [role] for role in roles}
     found: dict[str, Policy] = dict.fromkeys(roles)
     named: set[str] = set()
     for name, policy in policies.items():
-        role = role_of.get(name)
-        if role is None:
+        if name not in roles_of:
             raise TargetError(
                 f"{argument} must name roles that this conversion has ({', '.join(roles)}), got "
                 f"{name!r}.{close_to(str(name), [*roles, *roles.values()])}"
             )
-        if role in named:
-            raise SharingError(f"{argument} must name each role once, got {role!r} twice.")
-        named.add(role)
-        found[role] = policy
+        for role in roles_of[name]:
+            if role in named:
+                raise SharingError(f"{argument} must name each role once, got {role!r} twice.")
+            named.add(role)
+            found[role] = policy
     return found
 
 
@@ -146,13 +150,14 @@ def _maps(plan: ConversionPlan, option: str) -> dict[str, LayerMap]:
 def _of_banks(plan: ConversionPlan, maps: Mapping[str, LayerMap]) -> dict[str, LayerMap]:
     """Join the maps of the banks of each role; a layer without a bank shares with none."""
     joined: dict[str, LayerMap] = {}
+    # Policies count the layers of a list of layers from 0.
     for role in dict.fromkeys(spec.role for spec in plan.banks if spec.name in maps):
-        keys: dict[int, Hashable] = {layer: layer for layer in range(plan.n_layers)}
-        for spec in plan.banks_of_role(role):
+        banks = plan.banks_of_role(role)
+        numbers = plan.numbers_beside(banks[0].layer_numbers[0])
+        keys: dict[int, Hashable] = {layer: layer for layer in numbers}
+        for spec in banks:
             slices = zip(spec.layer_numbers, maps[spec.name], strict=True)
             keys |= {layer: (spec.name, piece) for layer, piece in slices}
         number_of: dict[Hashable, int] = {}
-        joined[role] = tuple(
-            number_of.setdefault(keys[layer], len(number_of)) for layer in range(plan.n_layers)
-        )
+        joined[role] = tuple(number_of.setdefault(keys[layer], len(number_of)) for layer in numbers)
     return joined

@@ -54,7 +54,8 @@ def check_repeated(model: PreTrainedModel, plan: ConversionPlan) -> None:
         path = family.matrices.get(role) or family.norms[role]
         maps = _maps(plan, role)
         first: dict[int, int] = {}
-        for layer, name in enumerate(names):
+        for layer in family.numbers_of(role, names):
+            name = names[layer]
             parent = base.get_submodule(f"{name}.{path}".rpartition(".")[0])
             other = first.setdefault(id(parent), layer)
             if any(slices[layer] != slices[other] for slices in maps):

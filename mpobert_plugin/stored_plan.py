@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpobert_plugin.errors import CheckpointError
 from mpobert_plugin.locate import family_of, layer_names
 from mpobert_plugin.outside import EMBEDDING, MOST_SITES, outside_matrix, outside_paths
-from mpobert_plugin.parts import linears_of
+from mpobert_plugin.parts import layers_of_role, linears_of, lists_of_layers
 from mpobert_plugin.sharing import encode
 
 if TYPE_CHECKING:
@@ -47,9 +47,21 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
     others = [*(spec.role for spec in plan.norms), *(spec.role for spec in plan.beside)]
     if not set(others) <= {*family.norms, *family.beside}:
         raise CheckpointError(f"the stored plan must name parts of the model, got {others}.")
+    if plan.lists != lists_of_layers(model):
+        raise CheckpointError(
+            f"the stored plan must have the lists of layers {lists_of_layers(model)}, got "
+            f"{plan.lists}. Its config.json was changed."
+        )
     for spec in plan.banks:
+        known = layers_of_role(model, spec.role)
+        foreign = [layer for layer in spec.layer_numbers if layer not in known]
+        if foreign:
+            raise CheckpointError(
+                f"bank {spec.name!r} of the stored plan must be read by layers that have "
+                f"{spec.role!r}, {list(known)}, got {foreign}. Its config.json was changed."
+            )
         linears = list(linears_of(model, spec.role).items())
-        name, linear = linears[spec.layer_numbers[0]]
+        name, linear = linears[known.index(spec.layer_numbers[0])]
         if (linear.out_features, linear.in_features) != (spec.rows, spec.cols):
             raise CheckpointError(
                 f"bank {spec.name!r} of the stored plan must be {linear.out_features} x "

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import ConversionError
-from mpobert_plugin.parts import modules_at
+from mpobert_plugin.parts import modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from torch import Tensor
     from transformers import PreTrainedModel
 
 
-def check_ties(model: PreTrainedModel, replaced: Mapping[str, str]) -> None:
+def check_ties(model: PreTrainedModel, replaced: Sequence[str]) -> None:
     """Refuse a parameter that is used both by one role and elsewhere.
 
     Layers that use one parameter in one role go on sharing it, as slices of one tensor of a bank.
@@ -25,8 +25,8 @@ def check_ties(model: PreTrainedModel, replaced: Mapping[str, str]) -> None:
     ----------
     model : transformers.PreTrainedModel
         A plain model.
-    replaced : mapping of str to str
-        Role of each part that is replaced, to its path inside a layer.
+    replaced : sequence of str
+        Roles of the parts that are replaced.
 
     Raises
     ------
@@ -36,8 +36,8 @@ def check_ties(model: PreTrainedModel, replaced: Mapping[str, str]) -> None:
     users: dict[tuple[object, ...], dict[str, str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(_place(parameter), {})[name] = ""
-    for role, path in replaced.items():
-        for module_name, module in modules_at(model, path).items():
+    for role in replaced:
+        for module_name, module in modules_of(model, role).items():
             for kind, parameter in module.named_parameters(recurse=False):
                 users[_place(parameter)][f"{module_name}.{kind}"] = f"{role}.{kind}"
     for names in users.values():

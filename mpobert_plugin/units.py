@@ -121,10 +121,10 @@ def units_of(
     SharingError
         When layers that differ are to share and no `fit` says how.
     """
-    sources = plan.sources or tuple(range(plan.n_layers))
     units = []
     for spec in plan.banks:
-        units += _units(spec, found[spec.role], sources, config, (metrics or {}).get(spec.role))
+        known = (metrics or {}).get(spec.role)
+        units += _units(spec, found[spec.role], plan.sources_of(spec), config, known)
     for spec in plan.outside:
         units += _units(spec, found[spec.role], (0,), config, (metrics or {}).get(spec.role))
     return units

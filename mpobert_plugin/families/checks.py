@@ -47,14 +47,24 @@ def check_family(family: Family) -> None:
         raise ConfigError(f"layer_counts of {where} must be a tuple of texts, got {counts!r}.")
     if not family.matrices:
         raise ConfigError(f"matrices of {where} must name at least one role, got none.")
+    _check_pattern("layer_pattern", family.layer_pattern, where)
+    for role, pattern in family.layers_of_role.items():
+        if role not in {**family.matrices, **family.norms}:
+            raise ConfigError(
+                f"layers_of_role of {where} must name its matrices and norms, got {role!r}. "
+                f"{did_you_mean(role, [*family.matrices, *family.norms])}"
+            )
+        _check_pattern(f"layers_of_role[{role!r}]", pattern, where)
+    _check_roles(family, where)
+
+
+def _check_pattern(field: str, pattern: str, where: str) -> None:
     try:
-        re.compile(family.layer_pattern)
+        re.compile(pattern)
     except re.error as error:
         raise ConfigError(
-            f"layer_pattern of {where} must be a regular expression, got "
-            f"{family.layer_pattern!r}: {error}."
+            f"{field} of {where} must be a regular expression, got {pattern!r}: {error}."
         ) from error
-    _check_roles(family, where)
 
 
 def _check_roles(family: Family, where: str) -> None:

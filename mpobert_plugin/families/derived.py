@@ -14,18 +14,21 @@ from mpobert_plugin.host_matrix import is_matrix, sizes_of
 from mpobert_plugin.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-# Between the type of a model and the list of its layers in the name of such a family.
+# Between the type of a model and the lists of its layers in the name of such a family.
 MARK = ":"
+# Between the names of several lists.
+AND = "+"
 
 
 def derived_family(base: nn.Module, model_type: str, layers: str | None = None) -> Family:
     """Return the family that a model's own layers tell, for a model type that nobody described.
 
-    Its layers are the modules of the numbered list that holds the most weights. Every linear
-    layer inside them is a matrix, whose role is its path with ``__`` for dots. Norms stay as they
-    are.
+    Its layers are the modules of its numbered lists that hold linear layers, of which an encoder
+    with a decoder has two. Every linear layer inside them is a matrix, whose role is its path
+    with ``__`` for dots; with several lists the name of the list comes before, since only layers
+    of one list share. Norms stay as they are.
 
     Parameters
     ----------
@@ -34,13 +37,13 @@ def derived_family(base: nn.Module, model_type: str, layers: str | None = None) 
     model_type : str
         ``config.model_type`` of the model.
     layers : str, optional
-        Name of the list, seen from the base model, when it is not the largest one: the encoder
-        of a model that has a decoder too, say.
+        Name of a list, seen from the base model, when not all lists are meant: the encoder of a
+        model that has a decoder too, say. Several names have a ``+`` between.
 
     Returns
     -------
     Family
-        Not registered; its name holds the type and the list. It can be changed with
+        Not registered; its name holds the type and the lists. It can be changed with
         ``dataclasses.replace`` and given to `register_family`.
 
     Raises
@@ -57,31 +60,49 @@ def derived_family(base: nn.Module, model_type: str, layers: str | None = None) 
     >>> family.name, family.matrices["self_attn__q_proj"]
     ('opt:decoder.layers', 'self_attn.q_proj')
     """
-    found = matrix_lists(base)
-    if layers is None and found:
-        layers = max(found, key=lambda name: found[name])
-    if layers is None or layers not in found:
-        hint = did_you_mean(str(layers), sorted(found)) if found else ""
+    found = [name for name in matrix_lists(base) if _paths(base.get_submodule(name))]
+    lists = found if layers is None else layers.split(AND)
+    unknown = [name for name in lists if name not in found]
+    if not lists or unknown:
+        hint = did_you_mean(unknown[0], sorted(found)) if found and unknown else ""
         raise ConversionError(
             f"model must have its layers in a numbered ModuleList with linear layers inside, got "
-            f"{'none' if layers is None else f'none at {layers!r}'} in a {type(base).__name__}. "
+            f"{f'none at {unknown[0]!r}' if unknown else 'none'} in a {type(base).__name__}. "
             f"{hint}".rstrip()
         )
-    paths: dict[str, None] = {}
-    for layer in base.get_submodule(layers).children():
-        paths |= dict.fromkeys(name for name, module in layer.named_modules() if _sizes(module))
     matrices: dict[str, str] = {}
-    for path in paths:
-        matrices[_role(path, matrices)] = path
+    layers_of_role: dict[str, str] = {}
+    for name in lists:
+        for path in _paths(base.get_submodule(name)):
+            role = _role(path if len(lists) == 1 else f"{name}.{path}", matrices)
+            matrices[role] = path
+            if len(lists) > 1:
+                layers_of_role[role] = _pattern([name])
     return Family(
-        name=f"{model_type}{MARK}{layers}",
+        name=f"{model_type}{MARK}{AND.join(lists)}",
         model_types=(model_type,),
-        layer_pattern=rf"{re.escape(layers)}\.\d+",
+        layer_pattern=_pattern(lists),
         matrices=matrices,
         norms={},
         needs_targets=True,
         embedding=_embedding(base),
+        layers_of_role=layers_of_role,
     )
+
+
+def _pattern(lists: Sequence[str]) -> str:
+    names = "|".join(map(re.escape, lists))
+    return rf"({names})\.\d+" if len(lists) > 1 else rf"{names}\.\d+"
+
+
+def _paths(layers: nn.Module) -> list[str]:
+    """Return the paths of the matrices inside the layers of a list."""
+    paths: dict[str, None] = {}
+    for layer in layers.children():
+        named = layer.named_modules()
+        # A layer that is itself a matrix has no path, and no layers to share with inside.
+        paths |= dict.fromkeys(name for name, module in named if name and _sizes(module))
+    return list(paths)
 
 
 def matrix_lists(base: nn.Module) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ from mpobert_plugin.errors import ConfigError, did_you_mean
 from mpobert_plugin.families.checks import check_family
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -43,6 +43,10 @@ class Family:
         Whether a conversion must say which matrices it wants, since nobody chose them.
     embedding : str
         Path of the word embedding, seen from the base model; empty when it is not known.
+    layers_of_role : mapping of str to str
+        Regular expression of the names of the layers that have the matrix of a role, for a model
+        with several lists of layers; layers of the others lack it. All layers have a role that
+        is not in it.
     layer_counts : tuple of str
         Fields of the configuration whose product is the number of layer modules, so that a file
         is refused before layers are built that it does not have; empty when they are not known.
@@ -71,6 +75,7 @@ class Family:
     needs_targets: bool = False
     embedding: str = ""
     layer_counts: tuple[str, ...] = ()
+    layers_of_role: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_family(self)
@@ -112,6 +117,32 @@ class Family:
         (True, False)
         """
         return re.fullmatch(self.layer_pattern, name) is not None
+
+    def numbers_of(self, role: str, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the numbers of the layers that have the matrix or norm of a role.
+
+        Parameters
+        ----------
+        role : str
+            Name of the role.
+        names : sequence of str
+            Names of all layers, as `layer_names` returns them.
+
+        Returns
+        -------
+        tuple of int
+            In ascending order.
+
+        Examples
+        --------
+        >>> from mpobert_plugin.families import BERT
+        >>> BERT.numbers_of("query", ["encoder.layer.0", "encoder.layer.1"])
+        (0, 1)
+        """
+        pattern = self.layers_of_role.get(role)
+        if pattern is None:
+            return tuple(range(len(names)))
+        return tuple(k for k, name in enumerate(names) if re.fullmatch(pattern, name))
 
 
 _FAMILIES: dict[str, Family] = {}

@@ -92,7 +92,7 @@ def prepare(
         run = _Run(found, config, metrics or {}, meter, result)
         # Large matrices first: what they need on the way is then not added to all banks.
         order = sorted(plan.banks, key=lambda spec: -spec.rows * spec.cols)
-        done = {spec.name: run.bank(spec, spec.of_layers(sources)) for spec in order}
+        done = {spec.name: run.bank(spec, plan.sources_of(spec)) for spec in order}
         banks = tuple(done[spec.name] for spec in plan.banks)
         outside = tuple(run.bank(spec, (0,)) for spec in plan.outside)
     for norm in plan.norms:

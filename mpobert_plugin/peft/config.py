@@ -165,8 +165,12 @@ def _pattern(model: PreTrainedModel, targets: Sequence[str] | None) -> str:
         roles = [role for role in family.adapter_defaults if role in known]
     else:
         roles = _roles(targets, known)
-    inside = "|".join(re.escape(known[role]) for role in roles if role not in beside)
-    parts = [rf"{family.layer_pattern}\.({inside})"] if inside else []
+    inside: dict[str, list[str]] = {}
+    for role in roles:
+        if role not in beside:
+            layers = family.layers_of_role.get(role, family.layer_pattern)
+            inside.setdefault(layers, []).append(re.escape(known[role]))
+    parts = [rf"{layers}\.({'|'.join(paths)})" for layers, paths in inside.items()]
     parts += [re.escape(known[role]) for role in roles if role in beside]
     return re.escape(prefix_of(model)) + "(" + "|".join(parts) + ")"
 
@@ -178,7 +182,11 @@ def _roles(targets: object, known: dict[str, str]) -> list[str]:
     listed = list(names)
     if not listed:
         raise ConfigError("targets must list at least one name, got none.")
-    roles = {path: role for role, path in known.items()} | {role: role for role in known}
+    # Layers of several lists may have different roles at one path.
+    roles: dict[str, set[str]] = {}
+    for role, path in known.items():
+        roles.setdefault(path, set()).add(role)
+    roles |= {role: {role} for role in known}
     unknown = [name for name in listed if name not in roles]
     if unknown:
         hints = each_close_to(map(str, unknown), known)
@@ -186,7 +194,7 @@ def _roles(targets: object, known: dict[str, str]) -> list[str]:
             f"targets must name matrices of the model ({', '.join(known)}), got {len(unknown)} "
             f"unknown of {len(listed)}. {hints}"
         )
-    asked = {roles[name] for name in listed}
+    asked = {role for name in listed for role in roles[name]}
     return [role for role in known if role in asked]
 
 

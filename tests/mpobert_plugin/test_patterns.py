@@ -207,7 +207,7 @@ def test_patterns_work_for_known_families():
 def test_the_list_of_layers_can_be_chosen(layers, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
     model = made(BartModel, BartConfig(**BART))
-    assert derived_family(model, "bart").name == "bart:decoder.layers"
+    assert derived_family(model, "bart").name == "bart:encoder.layers+decoder.layers"
     family = derived_family(model, "bart", layers)
     assert family_for_once(replace(family, needs_targets=False)).name == f"bart:{layers}"
     before = output_of(model)
