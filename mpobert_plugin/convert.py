@@ -66,7 +66,9 @@ def convert(
 
     Without options the model computes what it computed: layers that are one module share,
     others keep their own tensors at full bond, which stores more than the plain matrices. A
-    conversion that fails leaves the model exactly as it was.
+    conversion that fails leaves the model exactly as it was. Model and cores are therefore both
+    in memory at the end of it: measured peaks are 0.1 times the model more, and up to 0.3 times
+    with `rtol`.
 
     Parameters
     ----------

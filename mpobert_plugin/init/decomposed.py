@@ -9,10 +9,11 @@ from torch import Tensor
 
 import tensornet as tn
 from mpobert_plugin.errors import ConversionError
+from mpobert_plugin.heap import give_back
 from mpobert_plugin.init.measure import add_adapters, measured
 from mpobert_plugin.init.shared import share
 from mpobert_plugin.init.source import Named, source_tensors
-from mpobert_plugin.init.stacks import stacked
+from mpobert_plugin.init.stacks import bonds_of, stacked
 from mpobert_plugin.meter import Meter, metered
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def prepare(
         run = _Run(found, config, metrics or {}, meter, result)
         # Large matrices first: what they need on the way is then not added to all banks.
         order = sorted(plan.banks, key=lambda spec: -spec.rows * spec.cols)
+        run.look_for_bonds(plan, order)
         done = {spec.name: run.bank(spec, plan.sources_of(spec)) for spec in order}
         banks = tuple(done[spec.name] for spec in plan.banks)
         outside = tuple(run.bank(spec, (0,)) for spec in plan.outside)
@@ -116,14 +118,32 @@ class _Run:
     metrics: Mapping[str, Sequence[Tensor]]
     meter: Meter
     result: Prepared
+    bonds: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def look_for_bonds(self, plan: ConversionPlan, order: Sequence[BankSpec]) -> None:
+        """Find the bonds that a tolerance needs, while no memory is taken by banks.
+
+        All matrices of a role are looked at together, in double precision: that takes several
+        times the memory of what is kept of them.
+        """
+        for spec in order:
+            if self.config.rtol_of(spec.role) is not None:
+                layers, metrics = self._inputs(spec, plan.sources_of(spec))
+                given = (spec, layers, self.config, metrics, self.meter)
+                self.bonds[spec.name] = bonds_of(*given)
+                give_back()
+
+    def _inputs(self, spec: BankSpec, sources: Sequence[int]) -> tuple[Layers, list[Tensor] | None]:
+        known = self.metrics.get(spec.role)
+        metrics = None if known is None else [known[source] for source in sources]
+        return _of_layers(self.found[spec.role]["weight"], sources), metrics
 
     def bank(self, spec: BankSpec, sources: Sequence[int]) -> BankSpec:
         """Compute the tensors of a bank and return its final specification."""
         found, config, result = self.found[spec.role], self.config, self.result
-        layers = _of_layers(found["weight"], sources)
-        known = self.metrics.get(spec.role)
-        metrics = None if known is None else [known[source] for source in sources]
-        stacks = stacked(spec, layers, config, metrics, self.meter)
+        layers, metrics = self._inputs(spec, sources)
+        stacks = stacked(spec, layers, config, metrics, self.meter, self.bonds.get(spec.name))
+        give_back()
         spec = replace(spec, bond_dims=stacks.bond_dims)
         residual = config.fits_adapters
         add_adapters(spec, stacks, layers, metrics, residual)

@@ -66,12 +66,41 @@ def layout_of(spec: BankSpec) -> tn.MatrixLayout:
     return tn.MatrixLayout(spec.row_dims, spec.col_dims, spec.rows, spec.cols)
 
 
+def bonds_of(
+    spec: BankSpec,
+    layers: Layers,
+    config: MPOConfig,
+    metrics: Sequence[Tensor] | None,
+    meter: Meter,
+) -> tuple[int, ...]:
+    """Return the bonds that the most demanding matrix of a bank needs.
+
+    Parameters
+    ----------
+    spec, layers, config, metrics, meter
+        As for `stacked`.
+
+    Returns
+    -------
+    tuple of int
+        One more than sites.
+
+    Raises
+    ------
+    ConversionError, SharingError
+        As for `stacked`.
+    """
+    shared = share(layers, spec.central, config.fit, "sharing", metrics)
+    return _Job(spec, layers, shared, config, metrics, meter).bonds()
+
+
 def stacked(
     spec: BankSpec,
     layers: Layers,
     config: MPOConfig,
     metrics: Sequence[Tensor] | None,
     meter: Meter,
+    bonds: tuple[int, ...] | None = None,
 ) -> Stacks:
     """Return the stacked cores of a bank.
 
@@ -87,6 +116,8 @@ def stacked(
         For each layer the mean of x x^T over its inputs; errors are then those of the output.
     meter : Meter
         Told of every finished matrix.
+    bonds : tuple of int, optional
+        What `bonds_of` returned.
 
     Returns
     -------
@@ -102,7 +133,7 @@ def stacked(
     """
     shared = share(layers, spec.central, config.fit, "sharing", metrics)
     job = _Job(spec, layers, shared, config, metrics, meter)
-    bonds = job.bonds()
+    bonds = bonds or job.bonds()
     stacks = _empty(spec, bonds, layers[0][1])
     certificates: dict[int, tn.Certificate] = {}
     apart = []
