@@ -88,6 +88,11 @@ def dtype_name(a: Array) -> str:
 
 
 @cache
+def _place_of(device: Any) -> str:
+    return str(device)
+
+
+@cache
 def _name_of(dtype: Any) -> str:
     # numpy puts the name together anew each time, and it is asked for at every step.
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
@@ -172,6 +177,10 @@ def backend_of(*arrays: Array, argument: str = "the array") -> Backend:
     DTypeError
         If an element type is not one of :data:`DTYPES`.
     """
+    if len(arrays) == 1:  # at every step of a product
+        library = library_of(arrays[0], argument)
+        if dtype_name(arrays[0]) in DTYPES:
+            return load_backend(library)
     names = {library_of(a, argument) for a in arrays}
     if len(names) > 1:
         raise ArrayTypeError(
@@ -328,7 +337,7 @@ def _torch_backend(tl: Any) -> Backend:
         all_finite=lambda a: bool(torch.isfinite(a).all()),
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),
-        place=lambda a: str(a.device),
+        place=lambda a: _place_of(a.device),
         like=like,
         matrix_transpose=lambda a: a.transpose(-1, -2),
         split_complex=torch.view_as_real,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -205,6 +206,24 @@ def finite(argument: str, a: Array, backend: Backend) -> None:
             "Find where NaN or infinity entered.",
         )
     )
+
+
+def alike(a: object, b: Array) -> bool:
+    """Return whether an array is certainly of the library, device and element type of another.
+
+    Quickly, for arrays that go through at every step; others may be alike too.
+
+    Examples
+    --------
+    >>> alike(np.zeros(2), np.ones(3)), alike(np.zeros(2), np.ones(3, dtype=int))
+    (True, False)
+    """
+    if type(a) is np.ndarray:
+        return type(b) is np.ndarray and a.dtype == b.dtype
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    return bool(a.dtype == b.dtype and a.device == b.device and a.layout == torch.strided)
 
 
 def same_kind(argument: str, a: Array, reference: Array, backend: Backend) -> None:

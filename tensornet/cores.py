@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensornet.backend import backend_of, dtype_name, work_dtype
-from tensornet.checks import array, describe, same_kind
+from tensornet.checks import alike, array, describe, same_kind
 from tensornet.contract.chain import contract_matrix
 from tensornet.errors import BondError, DTypeError, ShapeError, complaint
 from tensornet.layout import MatrixLayout
@@ -98,12 +98,12 @@ def operand(name: str, x: object, core: Array, size: int, axis: int) -> Array:
     Its values are not looked at: NaN comes out where NaN went in, as in any matrix product.
     """
     a: Array = np.asarray(x) if isinstance(x, np.matrix) else x
-    backend = backend_of(a, argument=name)
-    same_kind(name, a, core, backend)
-    if dtype_name(a) != dtype_name(core):
-        expected = f"have an operand of the network's element type {dtype_name(core)}"
-        remedy = f"Convert the operand, or the network: .astype({dtype_name(a)!r})."
-        raise DTypeError(complaint(name, expected, dtype_name(a), remedy))
+    if not alike(a, core):
+        same_kind(name, a, core, backend_of(a, argument=name))
+        if dtype_name(a) != dtype_name(core):
+            expected = f"have an operand of the network's element type {dtype_name(core)}"
+            remedy = f"Convert the operand, or the network: .astype({dtype_name(a)!r})."
+            raise DTypeError(complaint(name, expected, dtype_name(a), remedy))
     if a.ndim not in (1, 2) or int(a.shape[axis]) != size:
         where = "first" if axis == 0 else "last"
         expected = f"have a vector or matrix whose {where} dimension is {size}"

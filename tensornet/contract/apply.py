@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tensornet.backend import Backend, backend_of, dtype_name, traced
@@ -11,7 +10,8 @@ from tensornet.contract.execute import HALF
 from tensornet.contract.matrix_plan import matrix_plan
 from tensornet.contract.orders import Order
 from tensornet.contract.plan import Plan
-from tensornet.contract.speed import THIN, fastest, speed_of
+from tensornet.contract.route import Route, Stage, fastest_route, route
+from tensornet.contract.speed import THIN, speed_of
 from tensornet.layout import MatrixLayout
 from tensornet.typing import Array, Cores
 
@@ -24,16 +24,18 @@ def apply_cores(
     In the order that is expected to be fastest, or the given one. Half precision is contracted
     in float32 and rounded once at the end.
     """
-    backend = backend_of(x)
-    dtype = dtype_name(x)
+    backend, dtype = backend_of(x), dtype_name(x)
+    place = _place(x, backend)
+    bonds, batch = (*[int(core.shape[0]) for core in cores], 1), int(x.shape[1])
     if order is None:
-        bonds = (*(int(core.shape[0]) for core in cores), 1)
-        order = fastest(layout, bonds, int(x.shape[1]) or 1, backend.name, _place(x, backend))
+        way = fastest_route(layout, bonds, batch, backend.name, place)
+    else:
+        way = route(order, layout, bonds, batch, speed_of(backend.name, place).few)
     if dtype not in HALF:
-        return apply_in(order, tuple(cores), layout, x, backend)
+        return _along(way, tuple(cores), layout, x, backend)
     wide = tuple(backend.cast(core, "float32") for core in cores)
     x = backend.cast(x, "float32")
-    return backend.cast(apply_in(order, wide, layout, x, backend), dtype)
+    return backend.cast(_along(way, wide, layout, x, backend), dtype)
 
 
 def _place(a: Array, backend: Backend) -> str:
@@ -56,27 +58,19 @@ def plan_cores(
     )
 
 
-def apply_in(order: Order, cores: Cores, layout: MatrixLayout, x: Array, backend: Backend) -> Array:
-    """Return W @ x in a given order."""
-    if order.name == "dense":
+def _along(way: Route, cores: Cores, layout: MatrixLayout, x: Array, backend: Backend) -> Array:
+    """Return W @ x on a route."""
+    if not way.stages:
         return product(join_matrix(cores, layout, backend), x, backend)
-    state, batch = _pad_rows(x, layout, backend), int(x.shape[1])
-    few = speed_of(backend.name, _place(x, backend)).few
-    done = incoming = 1
-    left = order.side == "left"
-    for start, stop in order.segments if left else order.segments[::-1]:
-        factor = _segment(cores[start:stop], left=left, backend=backend)
-        j = math.prod(layout.col_dims[start:stop])
-        # From the left: (rows done, bond and columns, columns to do and batch); from the right:
-        # (columns to do, columns and bond, rows done and batch). Both are views.
-        if left:
-            size = (done, incoming * j, math.prod(layout.col_dims[stop:]) * batch)
-        else:
-            size = (math.prod(layout.col_dims[:start]), j * incoming, done * batch)
-        state = _multiplied(factor, state.reshape(size), few, backend)
-        done *= math.prod(layout.row_dims[start:stop])
-        incoming = int((cores[stop - 1].shape[3]) if left else cores[start].shape[0])
-    return state.reshape((done, batch))[: layout.rows]
+    state = x
+    if way.missing:
+        zeros = backend.zeros((way.missing, int(x.shape[1])), x)
+        state = backend.tl.concatenate([x, zeros], axis=0)
+    for stage in way.stages:
+        factor = _factor(cores[stage.start : stage.stop], stage, backend)
+        state = _met(factor, state.reshape(stage.state), stage.way, backend)
+    found = state.reshape((way.padded_rows, int(x.shape[1])))
+    return found if way.padded_rows == layout.rows else found[: layout.rows]
 
 
 def product(matrix: Array, x: Array, backend: Backend) -> Array:
@@ -91,45 +85,24 @@ def product(matrix: Array, x: Array, backend: Backend) -> Array:
     return ((x.T if cols > 3 else x.T.contiguous()) @ matrix.T).T
 
 
-def _multiplied(factor: Array, state: Array, few: int, backend: Backend) -> Array:
-    """Return factor @ state, as one product of two matrices where that is faster."""
-    items, inner, cols = state.shape
-    if items == 1:
-        return product(factor, state.reshape((inner, cols)), backend)
-    if cols == 1:
-        return state.reshape((items, inner)) @ factor.T
-    if cols > few:
+def _met(factor: Array, state: Array, way: str, backend: Backend) -> Array:
+    """Return factor @ state, item by item, with the elements in the order of (item, row, col)."""
+    if way == "one":
+        return product(factor, state, backend)
+    if way == "many":
         return factor @ state
-    tl, rows = backend.tl, factor.shape[0]
-    beside = tl.transpose(state, (1, 0, 2)).reshape((inner, items * cols))
-    made = product(factor, beside, backend).reshape((rows, items, cols))
-    return tl.transpose(made, (1, 0, 2))
+    if way == "vectors":
+        return state @ factor.T
+    items, inner, cols = state.shape
+    beside = state.swapaxes(0, 1).reshape((inner, items * cols))
+    made = product(factor, beside, backend)
+    return made.reshape((factor.shape[0], items, cols)).swapaxes(0, 1)
 
 
-def _segment(cores: Cores, *, left: bool, backend: Backend) -> Array:
-    """Return a segment as the matrix that acts on the state.
-
-    From the left (rows and right bond, left bond and columns), from the right (left bond and
-    rows, columns and right bond). Elements that lie side by side stay together where they can:
-    from the left, the transpose is formed where there is a right bond.
-    """
-    tl = backend.tl
-    if len(cores) == 1 and not left:
-        first, i, j, last = cores[0].shape
-        return cores[0].reshape((first * i, j * last))
+def _factor(cores: Cores, stage: Stage, backend: Backend) -> Array:
+    """Return a segment as the matrix that acts on the state."""
     joined = join_cores(cores, backend)
-    first, *dims, last = joined.shape
-    rows, cols = math.prod(dims[::2]), math.prod(dims[1::2])
-    i, j, end = range(1, len(dims) + 1, 2), range(2, len(dims) + 1, 2), len(dims) + 1
-    if not left:
-        return tl.transpose(joined, (0, *i, *j, end)).reshape((first * rows, cols * last))
-    if last == 1:
-        return tl.transpose(joined, (*i, end, 0, *j)).reshape((rows, first * cols))
-    return tl.transpose(joined, (0, *j, *i, end)).reshape((first * cols, rows * last)).T
-
-
-def _pad_rows(x: Array, layout: MatrixLayout, backend: Backend) -> Array:
-    missing = layout.padded_shape[1] - int(x.shape[0])
-    if not missing:
-        return x
-    return backend.tl.concatenate([x, backend.zeros((missing, int(x.shape[1])), x)], axis=0)
+    if stage.axes is not None:
+        joined = backend.tl.transpose(joined, stage.axes)
+    matrix = joined.reshape(stage.matrix)
+    return matrix.T if stage.turned else matrix

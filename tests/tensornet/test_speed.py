@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 import tensornet as tn
 from tensornet.backend import load_backend
+from tensornet.checks import alike
 from tensornet.contract.apply import product
-from tensornet.contract.orders import Order, counts, orders
+from tensornet.contract.orders import Order, applying, counts, orders
+from tensornet.contract.route import fastest_route, route
 from tensornet.contract.speed import Speed, expected_seconds, fastest, features, ranked, speed_of
 
 LAYOUT = tn.matrix_layout(64, 96, 4)
@@ -152,3 +156,46 @@ def test_products_with_few_vectors_and_their_gradients(batch):
     (tn.contract_matrix(again, m.layout) @ x).pow(2).sum().backward()
     for a, b in zip(found, [x.grad, *(core.grad for core in again)], strict=True):
         assert torch.allclose(a, b)
+
+
+@pytest.mark.parametrize("few", [1, 4, 15])
+@pytest.mark.parametrize("batch", [1, 3, 40])
+def test_routes_are_the_products_that_are_counted(batch, few):
+    for order in orders(4):
+        way = route(order, LAYOUT, BONDS, batch, few)
+        if order.name == "dense":
+            assert way.stages == ()
+            continue
+        for stage, made in zip(way.stages, applying(order, LAYOUT, BONDS, batch, 0), strict=True):
+            rows, inner = stage.matrix[:: -1 if stage.turned else 1]
+            assert (rows, inner) == (made.rows, made.inner)
+            items, cols = made.items, made.cols
+            assert math.prod(stage.state) == items * inner * cols
+            if items == 1:
+                assert stage.way == "one"
+            elif cols == 1:
+                assert stage.way == "vectors"
+            else:
+                assert stage.way == ("many" if cols > few else "beside")
+
+
+def test_a_route_is_found_once_for_each_number_of_vectors():
+    m = tn.mpo(torch.randn(64, 96), LAYOUT, max_bond=4)
+    fastest_route.cache_clear()
+    for _ in range(3):
+        for batch in (1, 7):
+            m @ torch.randn(96, batch)
+    assert fastest_route.cache_info().misses == 2
+
+
+def test_what_is_certainly_alike():
+    one = torch.ones(2)
+    assert alike(one, torch.nn.Parameter(torch.ones(3)))
+    assert alike(torch.nn.Parameter(torch.ones(3)), one)
+    assert not alike(one, one.double())
+    assert not alike(one, one.numpy())
+    assert not alike(one.numpy(), one)
+    assert not alike(one.to_sparse(), one)
+    assert not alike(torch.ones(2, device="meta"), one)
+    assert not alike(np.ma.masked_array([1.0]), np.ones(1))
+    assert not alike([1.0], np.ones(1))
