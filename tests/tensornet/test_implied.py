@@ -122,7 +122,7 @@ def test_the_gradient_at_bonds_that_limit_each_other():
 
     leaf = torch.from_numpy(W).requires_grad_()
     m = tn.mpo(leaf, layout, bonds=(3, 8, 2, 2), differentiable=True)
-    assert m.center is None
+    assert tn.mpo(leaf.detach(), layout, bonds=(3, 8, 2, 2), differentiable=True).center is None
     (m.to_matrix() ** 3).sum().backward()
     slope = float((leaf.grad * torch.from_numpy(V)).sum())
     assert slope == pytest.approx((value(1e-5) - value(-1e-5)) / 2e-5, rel=1e-6)
@@ -135,3 +135,20 @@ def test_equal_caps_are_cut_at_once(sites):
         late, lifted = late_bonds(sites, caps, meeting_site(sites))
         assert not late or lifted != caps
     assert late_bonds(sites, structural_bonds(sites), meeting_site(sites))[0] == ()
+
+
+def test_the_bonds_that_wait():
+    assert late_bonds((6, 2, 4), (1, 4, 2, 1), 1) == ((1,), (1, 6, 2, 1))
+    assert late_bonds((4, 2, 6), (1, 2, 4, 1), 0) == ((2,), (1, 2, 6, 1))
+    # A site of 1 has one cut: it waits if what lies beyond makes it wait, and else does not.
+    assert late_bonds((8, 8, 1, 2, 9), (1, 8, 2, 2, 1, 1), 2) == ((2,), (1, 8, 18, 2, 1, 1))
+    assert late_bonds((8, 8, 1, 8, 9), (1, 8, 2, 2, 1, 1), 2) == ((), (1, 8, 2, 2, 1, 1))
+
+
+def test_spectra_of_bonds_that_waited_are_those_they_have():
+    layout = tn.MatrixLayout(*SHAPE)
+    W = np.random.default_rng(0).normal(size=layout.shape)
+    m = tn.mpo(W, layout, bonds=(8, 16, 1, 8))
+    found = m.certificate.singular_values
+    assert np.allclose(found[1][:9], m.singular_values(2))
+    assert len(found[0]) == 16  # those before the cut

@@ -105,3 +105,11 @@ def test_a_long_network_is_searched_with_few_states():
     shapes = [(2, 2, 3)] * n
     plan = tn.plan(equation, *shapes, minimize="peak")
     assert plan.peak_elements <= found_before(read(equation, shapes))
+
+
+def test_copies_of_reduced_operands_count_while_they_are_used():
+    terms = Terms(read("aab,bx,bc->cx", ((5, 5, 2), (2, 7), (2, 3))))
+    sets = beam._Sets(terms)
+    # The first operand is reduced to b (2 elements) before it is joined; then bx, then cx.
+    assert sets.step((1, 2)) == (14 + 2, 14)
+    assert sets.step((3, 4)) == (21, 21 - 14)

@@ -193,6 +193,7 @@ def test_what_is_certainly_alike():
     assert alike(one, torch.nn.Parameter(torch.ones(3)))
     assert alike(torch.nn.Parameter(torch.ones(3)), one)
     assert not alike(one, one.double())
+    assert not alike(one.numpy(), one.double().numpy())
     assert not alike(one, one.numpy())
     assert not alike(one.numpy(), one)
     assert not alike(one.to_sparse(), one)

@@ -10,8 +10,9 @@ import pytest
 
 import tensornet as tn
 from tensornet.backend import backend_of
-from tensornet.bonds import chain_params, structural_bonds
+from tensornet.bonds import chain_params, raised, structural_bonds
 from tensornet.budget import fewest_params, least_error
+from tensornet.fitting import _alike
 from tensornet.fronts import front_of
 
 ONE_CUT = tn.MatrixLayout((8, 1, 1, 1), (1, 1, 1, 8))
@@ -91,3 +92,18 @@ def test_bonds_of_a_site_of_one_rise_together():
     ):
         assert chosen[0] == chosen[1]
         assert chosen[2] == chosen[3]
+
+
+def test_what_is_raised_raises_its_twins_alone():
+    assert raised((4, 1, 1, 4, 3), (2, 2, 2, 3), 0, 5) == (5, 5, 5, 3)
+    assert raised((4, 1, 4, 3), (2, 2, 3), 2, 5) == (2, 2, 5)
+    assert raised((4, 2, 4), (2, 3), 0, 4) == (4, 3)
+
+
+@pytest.mark.parametrize("budget", [28, 40, 60, 100])
+def test_bonds_under_one_cap_rise_with_their_twins(budget):
+    front = front_of(gaussian(MIXED), MIXED, backend_of(np.zeros(1)))
+    found = _alike(MIXED.site_dims, front.tails, budget, front.caps)
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert chain_params(MIXED.site_dims, found) <= budget
