@@ -20,6 +20,8 @@ _State = tuple[int, ...]
 # States kept at most after a join, and joins looked at in a whole search: some tenths of a second.
 _MOST = 512
 _LOOKS = 60_000
+# How much quicker it is to see that two tensors share no label than to join them.
+_QUICK = 16
 
 
 class _Reached(NamedTuple):
@@ -77,15 +79,18 @@ def low_peaks(terms: Terms, limit: int | None) -> Iterator[Joins]:
     Parameters
     ----------
     terms : Terms
-        A network of at least two operands.
+        A network of at least two operands. Beyond 70 outer products are left out, and beyond 170
+        nothing is searched.
     limit : int, optional
         Most elements alive at any moment. Without a limit, each search yields the order of
         lowest peak that it finds; with one, the order of any peak below that holds least.
     """
     sets = _Sets(terms)
     room = math.inf if limit is None else limit - terms.held
-    for sharing in (True, False):
-        found = _searched(sets, room, sharing=sharing)
+    # Joins that one state after each would make; to see which share a label is quicker.
+    every = sets.n**3 // 6
+    for sharing, looks in ((True, every // _QUICK), (False, every)):
+        found = _searched(sets, room, sharing=sharing) if looks <= _LOOKS else None
         if found is not None:
             yield found
 
@@ -93,7 +98,7 @@ def low_peaks(terms: Terms, limit: int | None) -> Iterator[Joins]:
 def _searched(sets: _Sets, room: float, *, sharing: bool) -> Joins | None:
     start = tuple(1 << k for k in range(sets.n))
     levels = [{start: _Reached(0, 0, (), (0, 0))}]
-    for left in range(sets.n - 1, 0, -1):
+    for _ in range(sets.n - 1):
         following: dict[_State, _Reached] = {}
         for state, reached in levels[-1].items():
             for pair in sets.pairs(state, sharing=sharing):
@@ -108,11 +113,16 @@ def _searched(sets: _Sets, room: float, *, sharing: bool) -> Joins | None:
         if not following:
             return None
         # All pairs of a state are looked at quickly, those that may be joined at length.
-        looks = (
-            len(sets.pairs(min(following), sharing=sharing)) + left * left // 8 if left > 1 else 1
-        )
+        looks = _looks(sets, min(following), sharing=sharing)
         levels.append(_leading(following, max(_LOOKS // (sets.n * looks), 1)))
     return _traced(levels)
+
+
+def _looks(sets: _Sets, state: _State, *, sharing: bool) -> int:
+    """Return what it takes to go on from a state, in joins that are looked at."""
+    if len(state) == 1:
+        return 1
+    return len(sets.pairs(state, sharing=sharing)) + len(state) ** 2 // (2 * _QUICK)
 
 
 def _leading(states: dict[_State, _Reached], width: int) -> dict[_State, _Reached]:

@@ -40,7 +40,7 @@ def plan(
     keeps a memory limit, and for the least peak, a search over sets of live tensors follows those
     that hold the fewest elements. It is not exhaustive: of 60 random networks of 9 to 14
     operands, given the lowest peak known of them as limit, it refuses 1, where without it 40
-    would be refused.
+    would be refused. Beyond 170 operands there is no such search.
 
     Parameters
     ----------

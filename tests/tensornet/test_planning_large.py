@@ -107,6 +107,14 @@ def test_a_long_network_is_searched_with_few_states():
     assert plan.peak_elements <= found_before(read(equation, shapes))
 
 
+def test_a_very_long_network_is_refused_without_a_search():
+    n = 180
+    equation, shapes = [*[(k, k + 1) for k in range(n)], (0, n)], [(2, 2)] * n
+    assert not list(beam.low_peaks(Terms(read(equation, shapes)), None))
+    with pytest.raises(MemoryLimitError, match="the smallest peak found, got 9"):
+        tn.plan(equation, *shapes, memory_limit=9)
+
+
 def test_copies_of_reduced_operands_count_while_they_are_used():
     terms = Terms(read("aab,bx,bc->cx", ((5, 5, 2), (2, 7), (2, 3))))
     sets = beam._Sets(terms)
