@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Entries of the core that a program takes, and its warps. On an H200 larger blocks take longer in
 # the kernel that goes back, whose sums over a block are tiles of 16 x 16: more warps share less.
-_MERGE = {"BLOCK": 128, "num_warps": 4}
-_SPLIT = {"BLOCK": 64, "num_warps": 2}
+_MERGE = {"BLOCK": 128, "num_warps": 2}
+_SPLIT = {"BLOCK": 32, "num_warps": 1}
 # Triton multiplies no smaller tiles.
 _LEAST = 16
 # Three products of parts in TF32 keep the digits of float32 on tensor cores.
