@@ -192,8 +192,8 @@ def _cut(share: float, number: int, calibrated: bool, distinct: bool) -> Iterato
 
 
 def _joined(groups: int, calibrated: bool) -> Iterator[Trial]:
-    for n in () if calibrated else (5, 3):
-        yield Trial("joint sharing", f"groups {groups}, n {n}", joint(groups, 0, n))
+    for n in (5, 3):
+        yield Trial("joint sharing", f"groups {groups}, n {n}", joint(groups, 0, n), calibrated)
     for rank in RANKS:
         setting = f"groups {groups}, n 5, rank {rank}"
         yield Trial("joint sharing + adapters", setting, joint(groups, rank, 5), calibrated)
