@@ -42,6 +42,7 @@ class Backend:
     all_finite: Callable[[Array], bool]
     cholesky_exists: Callable[[Array], bool]
     choleskys_exist: Callable[[Array], np.ndarray[Any, Any]]
+    spectra: Callable[[Array], np.ndarray[Any, Any]]
     place: Callable[[Array], str]
     like: Callable[[np.ndarray[Any, Any], Array], Array]
     matrix_transpose: Callable[[Array], Array]
@@ -283,6 +284,7 @@ def _numpy_backend(tl: Any) -> Backend:
         all_finite=lambda a: bool(np.isfinite(a).all()),
         cholesky_exists=cholesky_exists,
         choleskys_exist=lambda stack: np.array([cholesky_exists(a) for a in stack]),
+        spectra=np.linalg.eigvalsh,
         place=lambda _: "cpu",
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
@@ -337,6 +339,7 @@ def _torch_backend(tl: Any) -> Backend:
         all_finite=lambda a: bool(torch.isfinite(a).all()),
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),
+        spectra=lambda stack: torch.linalg.eigvalsh(stack).cpu().numpy(),
         place=lambda a: _place_of(a.device),
         like=like,
         matrix_transpose=lambda a: a.transpose(-1, -2),
@@ -373,6 +376,7 @@ def _jax_backend(tl: Any) -> Backend:
         all_finite=lambda a: bool(np.isfinite(np.asarray(a)).all()),
         cholesky_exists=lambda a: bool(jnp.isfinite(jnp.linalg.cholesky(a)).all()),
         choleskys_exist=lambda a: np.isfinite(np.asarray(jnp.linalg.cholesky(a))).all((-1, -2)),
+        spectra=lambda a: np.asarray(jnp.linalg.eigvalsh(a)),
         place=lambda a: "traced" if traced(a) else ", ".join(sorted(map(str, a.devices()))),
         like=like,
         matrix_transpose=lambda a: jnp.swapaxes(a, -1, -2),

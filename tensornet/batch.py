@@ -8,6 +8,7 @@ less than the most demanding one is filled up: isometric cores stay so, the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
-from tensornet.fitting import TensorSource, budget
+from tensornet.fitting import DOUBLE_SHARE, NOISY_SHARE, TensorSource, budget
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
@@ -39,7 +40,8 @@ from tensornet.single import (
     requested_caps,
 )
 from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
-from tensornet.stack_storage import Numbers, filled_up, narrowed_stack, near_one
+from tensornet.stack_spectra import joined_tails
+from tensornet.stack_storage import NearOne, Numbers, filled_up, narrowed_stack, near_one
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
 from tensornet.storage import carried, in_double
 from tensornet.sweep import Swept, meeting_site
@@ -121,7 +123,7 @@ def _parts(matrices: Array, job: _Job, stacked: bool | None) -> list[_Part]:
     seen: _Seen = {}
     budgeted = (request.max_params, request.rtol) != (None, None)
     if n > 1 and budgeted and request.gauge != "identity":
-        room = 0 if stacked else AT_ONCE * n // n_elements(matrices)
+        room = None if stacked else AT_ONCE * n // n_elements(matrices)
         job = job._replace(request=_with_common_bonds(matrices, job, seen, room))
     if stacked:
         parts = [_stacked(piece, job) for piece in _pieces(matrices)]
@@ -131,13 +133,14 @@ def _parts(matrices: Array, job: _Job, stacked: bool | None) -> list[_Part]:
     return [_with_bonds(part, common, job) for part in parts]
 
 
-def _with_common_bonds(matrices: Array, job: _Job, seen: _Seen, room: int) -> Request:
+def _with_common_bonds(matrices: Array, job: _Job, seen: _Seen, room: int | None) -> Request:
     """Return the request with bonds that suit all matrices together, as far as spectra tell.
 
     Under ``max_params`` they make the sum of the squared relative errors least; under ``rtol``
     they are the fewest parameters with which every matrix keeps it. What each would choose for
     itself may differ in kind, and the largest of all that could be no cut at all. The first
-    ``room`` matrices, and what was found out about them, are put into ``seen``.
+    ``room`` matrices, and what was found out about them, are put into ``seen``; None for stacked
+    linear algebra, which keeps nothing.
     """
     request, sites = job.request, job.layout.site_dims
     caps, _ = requested_caps(sites, request)
@@ -151,9 +154,14 @@ def _with_common_bonds(matrices: Array, job: _Job, seen: _Seen, room: int) -> Re
 
 
 def _tails(
-    matrices: Array, job: _Job, share: float, join: np.ufunc, seen: _Seen, room: int
+    matrices: Array, job: _Job, share: float, join: np.ufunc, seen: _Seen, room: int | None
 ) -> list[Numbers]:
     """Return the tails of all matrices, as shares of their squared norms, joined into one."""
+    if room is None and share >= (DOUBLE_SHARE if job.dtype in DOUBLE else NOISY_SHARE):
+        stacks = (_near_one(piece, job) for piece in _pieces(matrices))
+        found = joined_tails(stacks, join, job.backend)
+        if found is not None:
+            return found
     noise = make_limits((1,) * (job.layout.n_sites + 1), None, job.dtype, 1.0, forced=False).noise
 
     def work(k: int) -> list[Numbers] | None:
@@ -163,7 +171,7 @@ def _tails(
             return None
         source = TensorSource(looked.tensor, total, noise * total, job.backend)
         found = source.find(share, gentle=job.request.rtol is not None)
-        if k < room:
+        if room is not None and k < room:
             seen[k] = looked._replace(found=found)
         return [t / total for t in found.tails]
 
@@ -286,12 +294,13 @@ def _stacked(matrices: Array, job: _Job) -> _Part:
     caps, forced = requested_caps(layout.site_dims, request)
     if late_bonds(layout.site_dims, caps, meeting_site(layout.site_dims))[0]:
         return _one_by_one(matrices, job)  # these have an order of their own
-    folded = fold_stack(matrices, layout, backend)
-    data = near_one(backend.cast(folded, work_dtype(job.dtype)), backend)
+    data = _near_one(matrices, job)
     limits = [
         make_limits(caps, request.rtol, job.dtype, float(w), forced=forced) for w in data.weights
     ]
-    swept = sweep_stack(data.tensors, limits, backend, narrow=job.dtype not in DOUBLE)
+    # The bonds were chosen for all: a tolerance that is spent bond by bond might overdraw it.
+    rules = [replace(limit, allowed=0.0) for limit in limits]
+    swept = sweep_stack(data.tensors, rules, backend, narrow=job.dtype not in DOUBLE)
     kept = [r.kept(record.discarded) for r, record in zip(limits, swept.records, strict=True)]
     bonds = tuple(int(core.shape[1]) for core in swept.cores[1:])
     possible = structural_bonds(layout.site_dims, bonds) == (1, *bonds, 1)
@@ -308,6 +317,11 @@ def _stacked(matrices: Array, job: _Job) -> _Part:
     ]
     part = _Part(stored, center, certificates)
     return _inside(part, matrices, job) if layout.padded else part
+
+
+def _near_one(matrices: Array, job: _Job) -> NearOne:
+    folded = fold_stack(matrices, job.layout, job.backend)
+    return near_one(job.backend.cast(folded, work_dtype(job.dtype)), job.backend)
 
 
 def _most(bonds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from tensornet.typing import Array, Cores
 Tails = tuple[np.ndarray[Any, Any], ...]
 # Share of the squared norm below which Gram matrices in double precision say little: of data in
 # double precision, and of narrower data, whose own noise is larger.
-_DOUBLE_SHARE = 1e-10
+DOUBLE_SHARE = 1e-10
 NOISY_SHARE = 1e-13
 # Where all bonds together discard this share or more for each bond, single precision is enough at
 # every one of them.
@@ -108,7 +108,7 @@ class TensorSource:
         """Return what Gram matrices tell, or None where they say too little."""
         if share <= 0.0:
             return None
-        trusted = NOISY_SHARE if self._narrow else _DOUBLE_SHARE
+        trusted = NOISY_SHARE if self._narrow else DOUBLE_SHARE
         single = self._narrow and share >= SAFE_SHARE
         found = tensor_spectra(self._tensor, self._backend, single=single, both=gentle)
         if found is None or not (share >= trusted or self._whole(found.tails, trusted)):
@@ -278,7 +278,7 @@ def _fewest(source: Source, limits: Limits) -> Swept | None:
 
 
 def _least(source: Source, limits: Limits, max_params: int) -> Swept:
-    for share in (SAFE_SHARE, _DOUBLE_SHARE, 0.0):
+    for share in (SAFE_SHARE, DOUBLE_SHARE, 0.0):
         tails = source.tails(share, gentle=False)
         bonds = least_error(source.sites, tails, max_params, limits.caps)
         reached = math.fsum(_costs(source.sites, tails, bonds)) / (source.weight or 1.0)
