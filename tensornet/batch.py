@@ -27,7 +27,7 @@ from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
-from tensornet.fitting import DOUBLE_SHARE, NOISY_SHARE, TensorSource, budget
+from tensornet.fitting import DOUBLE_SHARE, NOISY_SHARE, Found, TensorSource, budget
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
@@ -51,8 +51,8 @@ from tensornet.typing import Array, Cores
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Matrices that were looked at before they are cut, by their number.
-_Seen = dict[int, Looked]
+# Matrices that were looked at before they are cut, by their number, or what was found out alone.
+_Seen = dict[int, Looked | Found]
 # Share of the squared norm down to which spectra are wanted when a budget is spent.
 _SHARE = 1e-10
 
@@ -173,6 +173,8 @@ def _tails(
         found = source.find(share, gentle=job.request.rtol is not None)
         if room is not None and k < room:
             seen[k] = looked._replace(found=found)
+        elif room is not None and found.size * int(matrices.shape[0]) <= AT_ONCE:
+            seen[k] = found  # less than the matrix, which is folded once more
         return [t / total for t in found.tails]
 
     joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
@@ -265,10 +267,12 @@ def _lies_in(stack: Array, core: Array) -> bool:
 
 
 def _single(
-    matrix: Array, k: int, job: _Job, looked: Looked | None, place: Array | None = None
+    matrix: Array, k: int, job: _Job, looked: Looked | Found | None, place: Array | None = None
 ) -> Made:
     """Return the decomposition of a matrix; its core may then lie where it was folded to."""
     try:
+        if isinstance(looked, Found):
+            looked = Looked(*carried(job.layout.fold(matrix), job.backend), looked)
         if looked is not None:
             return _cut(looked, job)
         folded = place

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tensornet.backend import Backend, dtype_name
+from tensornet.backend import Backend, dtype_name, n_elements
 from tensornet.bonds import chain_params, even_bonds, raised, structural_bonds, twins
 from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import schmidt_form
@@ -42,6 +42,14 @@ class Found(NamedTuple):
     tails: Tails
     known: Mapping[int, Known]
     chain: ChainSource | None
+
+    @property
+    def size(self) -> float:
+        """Number of elements that it holds; infinite with a chain, which may be as large as all."""
+        if self.chain is not None:
+            return math.inf
+        pairs = [known.pairs[1] for known in self.known.values() if known.pairs is not None]
+        return sum(map(n_elements, [known.gram for known in self.known.values()] + pairs))
 
 
 class Source(Protocol):

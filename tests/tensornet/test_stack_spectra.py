@@ -8,6 +8,7 @@ import pytest
 import tensornet as tn
 from tensornet import batch as batches
 from tensornet.backend import backend_of
+from tensornet.fitting import TensorSource
 from tensornet.single import Request
 from tests.tensornet.test_batch import SITES, decompose, errors_of, gaussian
 
@@ -47,3 +48,24 @@ def test_a_stack_with_a_tolerance_is_cut_as_a_stack(rtol, dtype, monkeypatch):
     for one, other in zip(found.certificates, expected.certificates, strict=True):
         # One by one, a matrix that needs less than the common bonds is filled up with zeros.
         assert one.relative_error <= other.relative_error * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("asked", [{"rtol": 0.3}, {"max_params": 1500}])
+def test_spectra_are_found_once_for_each_matrix_of_a_large_stack(asked, monkeypatch):
+    W = np.random.default_rng(4).normal(size=(6, 64, 256)).astype("float32")
+    sites = ((2, 2, 4, 4), (4, 4, 4, 4))
+    expected = tn.mpo(W, sites, **asked)
+    found, find = [], TensorSource.find
+
+    def counted(self, *args, **kwargs):
+        found.append(find(self, *args, **kwargs))
+        return found[-1]
+
+    # Room for three of the matrices, and for what is found out about all.
+    monkeypatch.setattr(batches, "AT_ONCE", 60_000)
+    monkeypatch.setattr(TensorSource, "find", counted)
+    batch = tn.mpo(W, sites, **asked)
+    assert len(found) == 6
+    assert max(one.size for one in found) * 6 <= 60_000 < 4 * 64 * 256
+    for one, other in zip(batch.cores, expected.cores, strict=True):
+        np.testing.assert_array_equal(one, other)
