@@ -306,8 +306,10 @@ def test_the_memory_is_that_of_both_models_and_a_few_matrices():
     mp.merge(made("bert"))  # what the first run alone needs
     with resident() as growth:
         merged = mp.merge(model)
-    given, result = (sum(p.nbytes for p in m.parameters()) for m in (model, merged))
-    assert growth() < given + result
+    result = sum(p.nbytes for p in merged.parameters())
+    # One is made in double precision, from its cores, and compared with what it is rounded to.
+    largest = max(p.nbytes for p in merged.parameters())
+    assert growth() < result + 20 * largest < 2 * result
 
 
 @contextmanager

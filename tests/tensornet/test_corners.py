@@ -82,7 +82,7 @@ def test_a_metric_on_another_device_is_refused():
     metric = torch.empty(24, 24, dtype=torch.float64, device="meta")
     text = "metric must be on the device of W, got meta with W on cpu"
     with pytest.raises(ArrayTypeError, match=text):
-        _same_home(metric, torch.from_numpy(W))
+        _same_home(metric, torch.from_numpy(W), "metric")
 
 
 def test_what_is_no_network_has_no_inner_product():
