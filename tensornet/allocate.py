@@ -10,15 +10,12 @@ convex hulls and than one cap for all bonds, each filled up bond by bond.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from tensornet.allocation import Allocation, Allotment, root
-from tensornet.checks import array, choice, describe, integer, tolerance
+from tensornet.checks import array, choice, describe, integer, positives, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
 from tensornet.fitting import below_ratio, ratio_budget
 from tensornet.fronts import ONE, SHARE, Choice, Copies, Front, front_of, front_of_mpo, mean_front
@@ -200,22 +197,10 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
         if unknown:
             remedy = "Their names are those of Ws."
             raise OptionError(complaint("weights", "name matrices", repr(unknown[0]), remedy))
-        values = [weights.get(name, 1.0) for name in names]
-    else:
-        values = list(weights) if isinstance(weights, Iterable) else [weights]
-        if len(values) != len(names):
-            expected = f"have {len(names)} values, one for each matrix"
-            raise OptionError(complaint("weights", expected, len(values)))
-    for name, value in zip(names, values, strict=True):
-        number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-        # Compared as it is: a large integer is no float.
-        if not number or not 0.0 < value <= sys.float_info.max:
-            argument, expected = f"weights[{name!r}]", "be a positive number"
-            given = (
-                repr(value) if not isinstance(value, int) or abs(value) < 1e18 else "a larger one"
-            )
-            raise OptionError(complaint(argument, expected, given))
-    return [float(value) for value in values]
+        weights = [weights.get(name, 1.0) for name in names]
+    elif isinstance(weights, Real):
+        weights = [weights]
+    return positives("weights", weights, names)
 
 
 def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -132,6 +132,56 @@ def fraction(argument: str, value: object) -> float:
         remedy = "It is stored / dense."
         raise OptionError(complaint(argument, "be a number in (0, 1]", repr(value), remedy))
     return float(value)  # type: ignore[arg-type]
+
+
+def positives(argument: str, values: object, names: Sequence[str]) -> list[float]:
+    """Return one positive float for each name, from a sequence or array of any library.
+
+    Raises
+    ------
+    OptionError
+        If they are no flat sequence, of another length, or one is no positive number; it is named.
+
+    Examples
+    --------
+    >>> positives("weights", np.array([1, 2]), ["a", "b"])
+    [1.0, 2.0]
+    """
+    values = _values(argument, values)
+    if isinstance(values, Mapping | str | bytes) or not isinstance(values, Iterable):
+        expected = f"be {counted(len(names), 'positive number')}, one for each matrix"
+        raise OptionError(complaint(argument, expected, repr(values)))
+    given = list(values)
+    if len(given) != len(names):
+        expected = f"have {counted(len(names), 'value')}, one for each matrix"
+        raise OptionError(complaint(argument, expected, len(given)))
+    return [
+        _positive(f"{argument}[{name!r}]", value) for name, value in zip(names, given, strict=True)
+    ]
+
+
+def _values(argument: str, given: Any) -> Any:
+    """Return an array's values as Python's own; anything else as it is."""
+    if not hasattr(given, "tolist"):
+        return given
+    try:
+        return given.tolist()
+    except (RuntimeError, TypeError):  # on torch's meta device, sparse, or traced by jax
+        remedy = "Pass plain numbers."
+        raise OptionError(complaint(argument, "hold values", describe(given), remedy)) from None
+
+
+def _positive(argument: str, value: Any) -> float:
+    if getattr(value, "shape", None) == ():
+        # Python's own number: float32 is not compared with what only float64 holds.
+        value = _values(argument, value)
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    # Compared as it is: a large integer is no float.
+    if not number or not 0.0 < value <= sys.float_info.max:
+        large = isinstance(value, int) and abs(value) >= 1e18
+        given = "a larger one" if large else repr(value)
+        raise OptionError(complaint(argument, "be a positive number", given))
+    return float(value)
 
 
 def storage_error(dtype: str, n_sites: int) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from tensornet.backend import Backend, at_home, backend_of, dtype_name, work_dtype, working
 from tensornet.bonds import requested_bonds
 from tensornet.certificate import Certificate, MetricCertificate
-from tensornet.checks import array, choice, integer, one_cap
+from tensornet.checks import array, choice, integer, one_cap, positives
 from tensornet.contract.chain import contract_matrix
 from tensornet.cores import frobenius, relative_distance, seal
 from tensornet.errors import OptionError, RangeError, ShapeError, ToleranceError, complaint
@@ -274,6 +274,11 @@ def _members(groups: Any, n: int) -> tuple[tuple[int, ...], ...]:
         if k > n:
             raise ShapeError(complaint("groups", f"be at most the number of matrices {n}", k))
         return tuple(tuple(map(int, part)) for part in np.array_split(np.arange(n), k))
+    for g, group in enumerate(groups):
+        if isinstance(group, str | bytes) or not isinstance(group, Sequence | np.ndarray):
+            expected = "be a sequence of indices of matrices"
+            remedy = "Write groups=[[0, 1], [2]], or a number of groups."
+            raise OptionError(complaint(f"groups[{g}]", expected, repr(group), remedy))
     made = tuple(
         tuple(integer(f"groups[{g}]", k, 0, ShapeError) for k in group)
         for g, group in enumerate(groups)
@@ -287,9 +292,7 @@ def _members(groups: Any, n: int) -> tuple[tuple[int, ...], ...]:
 def _weights(weights: Any, n: int) -> Numbers | None:
     if weights is None:
         return None
-    values = np.asarray(weights, dtype=float)
-    if values.shape != (n,) or not np.isfinite(values).all() or not (values > 0).all():
-        raise OptionError(complaint("weights", f"be {n} positive numbers", repr(weights)))
+    values = np.array(positives("weights", weights, [str(k) for k in range(n)]))
     # Their mean is 1: only ratios matter, and sums stay in the range of numbers.
     return np.asarray(values / values.max())
 

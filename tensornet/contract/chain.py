@@ -19,6 +19,7 @@ from tensornet.layout import MAX_SITES, MatrixLayout
 from tensornet.typing import Array, Cores
 
 _HALF = ("float16", "bfloat16")
+_MOST_DIGITS = 308.0  # of float64
 
 
 def contract_tensor(cores: Sequence[Array]) -> Array:
@@ -125,9 +126,22 @@ def rounded(what: str, wide: Array, cores: Sequence[Array], backend: Backend) ->
     if backend.all_finite(found) or not all(backend.all_finite(core) for core in cores):
         return found
     largest = float(np.abs(backend.numbers(wide)).max())
-    remedy = "Widen it first, as by astype('float32'), or scale it down."
-    given = f"entries up to {largest:.4g}"
+    given, remedy = f"entries up to {largest:.4g}", "or scale it down."
+    wider = "float32"
+    if not np.isfinite(largest):
+        given, wider = f"entries beyond {dtype_name(wide)} too", "float64"
+    if wider == "float32" or _fits_double(cores, backend):
+        remedy = f"Widen it first, as by astype('{wider}'), {remedy}"
+    else:
+        remedy = "Scale it down."
     raise RangeError(complaint(what, f"fit the range of {dtype}", given, remedy))
+
+
+def _fits_double(cores: Sequence[Array], backend: Backend) -> bool:
+    """Return whether no entry of what the cores represent can leave the range of float64."""
+    # The product of the norms bounds every entry, and those of all parts.
+    norms = [np.linalg.norm(backend.numbers(backend.cast(core, "float64"))) for core in cores]
+    return float(np.sum(np.log10([max(float(norm), 1.0) for norm in norms]))) < _MOST_DIGITS
 
 
 def join_cores(cores: Cores, backend: Backend) -> Array:

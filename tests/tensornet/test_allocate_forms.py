@@ -61,7 +61,7 @@ REFUSED = [
     ([], {}, errors.OptionError, "Ws must hold at least one matrix, got none"),
     ([ONE], {"keep_dense": 1}, errors.OptionError, "keep_dense must be True or False, got 1"),
     ([ONE], {"weights": {"x": 1}}, errors.OptionError, "weights must name matrices, got 'x'"),
-    ([ONE], {"weights": [1, 2]}, errors.OptionError, "weights must have 1 values, .* got 2"),
+    ([ONE], {"weights": [1, 2]}, errors.OptionError, "weights must have 1 value, .* got 2"),
     ([ONE], {"weights": 3.0, "shape": 2}, None, ""),
     (
         [ONE],

@@ -10,7 +10,14 @@ import scipy.sparse
 
 import tensornet as tn
 from tensornet.certificate import MetricCertificate
-from tensornet.errors import ArrayTypeError, BondError, DTypeError, ShapeError
+from tensornet.errors import (
+    ArrayTypeError,
+    BondError,
+    DTypeError,
+    OptionError,
+    RangeError,
+    ShapeError,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -96,3 +103,52 @@ def test_articles():
     network, train = tn.mpo(W, 2), tn.tt(W)
     assert "got an MPO. Call .to_matrix()." in said(ArrayTypeError, lambda: np.asarray(network))
     assert "got a TensorTrain. Call" in said(ArrayTypeError, lambda: np.asarray(train))
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        (["a", "b"], "weights['0'] must be a positive number, got 'a'."),
+        ([1j, 1], "weights['0'] must be a positive number, got 1j."),
+        ([[1], [2, 3]], "weights['0'] must be a positive number, got [1]."),
+        (3 * W, "weights must have 2 values, one for each matrix, got 64."),
+        (
+            torch.ones(2, device="meta"),
+            "weights must hold values, got Tensor of shape (2,). Pass plain numbers.",
+        ),
+    ],
+)
+def test_weights_that_are_no_numbers(weights, text):
+    both = {"shape": 2, "weights": weights}
+    assert said(OptionError, lambda: tn.shared_mpo([W, W], **both)) == text
+    assert said(OptionError, lambda: tn.allocate([W, W], ratio=0.5, **both)) == text
+    text = "weights must be 2 positive numbers, one for each matrix, got {0: 1}."
+    assert said(OptionError, lambda: tn.shared_mpo([W, W], weights={0: 1})) == text
+
+
+def test_weights_of_any_library_are_numbers():
+    small = np.stack([W[:4, :4], W[4:8, :4]])
+    plain = tn.shared_mpo(small, 2, max_bond=1, weights=[1.0, 2.0]).relative_error
+    for weights in (
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        [torch.tensor(1.0, requires_grad=True), np.float32(2)],
+    ):
+        found = tn.shared_mpo(small, 2, max_bond=1, weights=weights)
+        assert found.relative_error == plain
+        assert tn.allocate(list(small), ratio=0.9, weights=weights)
+
+
+@pytest.mark.parametrize("groups", [[0, 1], [None, [1]]])
+def test_groups_that_list_nothing(groups):
+    text = f"groups[0] must be a sequence of indices of matrices, got {groups[0]}. Write groups="
+    assert said(OptionError, lambda: tn.shared_mpo([W, W], 2, groups=groups)).startswith(text)
+
+
+def test_what_float32_cannot_hold_is_not_widened_to_it():
+    ones = torch.ones(1, 2, 2, 1, dtype=torch.bfloat16)
+    m = tn.MPO([2e38 * ones, ones])
+    total = m + m + m
+    text = said(RangeError, total.to_matrix)
+    assert "got entries beyond float32 too. Widen it first, as by astype('float64'), or" in text
+    assert float(total.astype("float64").to_matrix().max()) == pytest.approx(6e38, rel=0.01)
+    assert said(RangeError, tn.MPO([1e38 * ones] * 9).to_matrix).endswith("too. Scale it down.")

@@ -335,8 +335,16 @@ def test_prints():
         ({"groups": 0}, "ShapeError", "groups must be an integer of at least 1, got 0"),
         ({"groups": [[0, 1], [1, 2, 3]]}, "ShapeError", "hold each of the matrices 0 to 3 once"),
         ({"groups": [[0, 1, 2, 3], []]}, "ShapeError", "hold each of the matrices 0 to 3 once"),
-        ({"weights": [1, 2]}, "OptionError", "weights must be 4 positive numbers"),
-        ({"weights": [1, 2, 0, 1]}, "OptionError", "weights must be 4 positive numbers"),
+        (
+            {"weights": [1, 2]},
+            "OptionError",
+            "weights must have 4 values, one for each matrix, got 2",
+        ),
+        (
+            {"weights": [1, 2, 0, 1]},
+            "OptionError",
+            r"weights\['2'\] must be a positive number, got 0",
+        ),
         ({"tol": -0.1}, "ToleranceError", r"tol must be in \[0, 1\), got -0.1"),
         ({"tol": "no"}, "ToleranceError", "tol must be a number, got 'no'"),
         ({"rtol": 0.0}, "ToleranceError", r"rtol must be in \(0, 1\), got 0.0"),
