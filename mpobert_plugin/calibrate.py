@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpobert_plugin.errors import ConfigError, ConversionError, TargetError, did_you_mean
 from mpobert_plugin.locate import check_model, family_of, prefix_of
-from mpobert_plugin.parts import module_beside, modules_at
+from mpobert_plugin.parts import module_beside, modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +49,9 @@ def input_metrics(
     Returns
     -------
     dict of str to list of Tensor
-        For each role one (in, in) H for each layer, one H in all for a matrix beside the layers:
-        float64 on the CPU, float32 elsewhere. Matrices that always see the same input get one
-        object. A layer that runs several times has one H for all its inputs.
+        For each role one (in, in) H for each layer that has it, one H in all for a matrix beside
+        the layers: float64 on the CPU, float32 elsewhere. Matrices that always see the same
+        input get one object. A layer that runs several times has one H for all its inputs.
 
     Raises
     ------
@@ -60,9 +60,10 @@ def input_metrics(
     TargetError
         When the model has no such role.
     ConfigError
-        When `batches` is no iterable of batches, or holds none.
+        When `batches` is no iterable of batches, or holds none, or one without values.
     ConversionError
-        When the model cannot run a batch, a matrix is never used, or an input is not finite.
+        When the model has no values or cannot run a batch, a matrix is never used, or an input is
+        not finite.
 
     Examples
     --------
@@ -78,6 +79,7 @@ def input_metrics(
         raise ConfigError(f"roles must list names, got {roles!r}.")
     names = [roles] if isinstance(roles, str) else list(roles)
     named = {role: _modules(model, role) for role in names}
+    _check_values(model)
     watch = _Watch({id(m): m for modules in named.values() for m in modules.values()})
     with _quiet(model), watch.watching():
         for number, batch in enumerate(_iterated(batches)):
@@ -91,7 +93,7 @@ def input_metrics(
 def _modules(model: PreTrainedModel, role: str) -> dict[str, nn.Module]:
     family = family_of(model)
     if role in family.matrices:
-        return modules_at(model, family.matrices[role])
+        return modules_of(model, role)
     path = family.beside.get(role)
     module = None if path is None else module_beside(model, path)
     if path is None or module is None:
@@ -100,6 +102,17 @@ def _modules(model: PreTrainedModel, role: str) -> dict[str, nn.Module]:
             f"roles must name matrices of the model, got {role!r}. {did_you_mean(role, known)}"
         )
     return {prefix_of(model) + path: module}
+
+
+def _check_values(model: PreTrainedModel) -> None:
+    if any("_hf_hook" in vars(module) for module in model.modules()):
+        return  # accelerate brings values when they are needed
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ConversionError(
+                f"{name} must have values, got a tensor on the meta device. Load the model first: "
+                "calibration runs it. Nothing was changed."
+            )
 
 
 def _iterated(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -115,12 +128,25 @@ def _iterated(batches: Iterable[Batch]) -> Iterator[Batch]:
                 f"batches of calibration must be {_WANTED}, got {type(batch).__name__} as batch "
                 f"{number}."
             )
+        _check_batch(number, batch)
         yield batch
     if number < 0:
         raise ConfigError(
             "calibration must hold at least one batch, got none. An iterator that was used "
             "before is empty: pass a list."
         )
+
+
+def _check_batch(number: int, batch: Batch) -> None:
+    given = {"": batch} if isinstance(batch, Tensor) else batch
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.is_meta:
+            what = f"{name} of batch" if name else "batch"
+            raise ConfigError(
+                f"{what} {number} of calibration must have values, got a tensor of shape "
+                f"{tuple(value.shape)} on the meta device. Pass token ids of real text. Nothing "
+                "was changed."
+            )
 
 
 def _run(model: PreTrainedModel, number: int, batch: Batch, watch: _Watch) -> None:

@@ -18,7 +18,6 @@ from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
 from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
 from mpobert_plugin.options import refuse_unknown
-from mpobert_plugin.parts import layers_at, layers_of_role
 from mpobert_plugin.planning import make_plan
 from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
@@ -274,13 +273,7 @@ def _metrics(
             f"without any: {', '.join(spec.role for spec in plan.outside)}. Leave calibration out. "
             "Nothing was changed."
         )
-    found = input_metrics(model, calibration, list(dict.fromkeys([*inside, *beside])))
-    for role in set(inside):
-        # Layers of another list may have a matrix at the same path.
-        watched = layers_at(model, family_of(model).matrices[role])
-        own = layers_of_role(model, role)
-        found[role] = [h for layer, h in zip(watched, found[role], strict=True) if layer in own]
-    return found
+    return input_metrics(model, calibration, list(dict.fromkeys([*inside, *beside])))
 
 
 def _leave_inference(model: PreTrainedModel) -> None:

@@ -161,28 +161,10 @@ def modules_at(model: PreTrainedModel, path: str) -> dict[str, nn.Module]:
     ConversionError
         When a layer has none.
     """
-    names = layer_names(model)
-    return _modules(model, [names[layer] for layer in layers_at(model, path)], path)
-
-
-def layers_at(model: PreTrainedModel, path: str) -> tuple[int, ...]:
-    """Return the numbers of the layers that have a role at a path, as `modules_at` goes by them.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Model of a family.
-    path : str
-        Path inside a layer.
-
-    Returns
-    -------
-    tuple of int
-        In ascending order.
-    """
     family, names = family_of(model), layer_names(model)
     roles = [role for role, own in {**family.matrices, **family.norms}.items() if own == path]
-    return tuple(sorted({layer for role in roles for layer in family.numbers_of(role, names)}))
+    layers = sorted({layer for role in roles for layer in family.numbers_of(role, names)})
+    return _modules(model, [names[layer] for layer in layers], path)
 
 
 def _modules(model: PreTrainedModel, names: Sequence[str], path: str) -> dict[str, nn.Module]:

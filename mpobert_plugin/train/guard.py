@@ -9,10 +9,14 @@ from dataclasses import dataclass, replace
 _DECAY, _FIRST = 0.98, 20
 # What is learned by heart has a loss near zero, of which any is a multiple.
 _LOW = 1.0
-_ADVICE = (
-    "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'; "
-    "guard='rollback' goes back to the last checkpoint and on with other samples. Other settings "
-    "make another run: give out= another folder, and the last checkpoint as the model."
+_TRY = "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'"
+_BACK = "; guard='rollback' goes back to the last checkpoint and on with other samples"
+_OTHER = ". Other settings make another run: give out= another folder"
+_FROM = ", and the last checkpoint as the model."
+_ADVICE = f"{_TRY}{_BACK}{_OTHER}{_FROM}"
+_NO_CHECKPOINT = (
+    "; guard='rollback' found no checkpoint to go back to yet, and save_every= says how often "
+    "one is written"
 )
 
 
@@ -91,3 +95,29 @@ def examine(
     weight = max(1.0 - _DECAY, 1.0 / (health.seen + 1))
     mean = health.mean + weight * (loss - health.mean)
     return replace(health, mean=mean, seen=health.seen + 1), None
+
+
+def where_set_to_go_back(text: str, kept: bool) -> str:
+    """Return what `examine` says, for a run that goes back already.
+
+    Parameters
+    ----------
+    text : str
+        The sentences, whose advice is for a run that stops.
+    kept : bool
+        Whether there is a checkpoint to go back to.
+
+    Returns
+    -------
+    str
+        Without the advice to go back; without a checkpoint, that there was none.
+
+    Examples
+    --------
+    >>> _, lost = examine(Health(), math.nan, False, 2.0, 50)
+    >>> "guard='rollback' found no checkpoint" in where_set_to_go_back(lost, False)
+    True
+    """
+    if kept:
+        return text.replace(_BACK, "")
+    return text.replace(_BACK, _NO_CHECKPOINT).replace(_FROM, ".")

@@ -13,7 +13,7 @@ from mpobert_plugin.errors import DivergenceError
 from mpobert_plugin.train.data.batches import micro_batches
 from mpobert_plugin.train.data.counter import mixed
 from mpobert_plugin.train.evaluation import evaluate, means
-from mpobert_plugin.train.guard import Health, examine
+from mpobert_plugin.train.guard import Health, examine, where_set_to_go_back
 from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import right_line, train_line
 from mpobert_plugin.train.late import Sent
@@ -314,7 +314,10 @@ class Loop:
         """Stop or go back, as the settings say; True when the loop goes on."""
         failed = self.progress.step + self.progress.offset
         self._late.clear()
-        back = self.checkpoints.newest() if self.config.guard == "rollback" else None
+        back = None
+        if self.config.guard == "rollback":
+            back = self.checkpoints.newest()
+            text = where_set_to_go_back(text, back is not None)
         rollbacks = self.progress.health.rollbacks + 1
         if back is None or rollbacks > _MOST_ROLLBACKS:
             # Kept and not told: the error says it.

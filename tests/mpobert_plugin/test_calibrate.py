@@ -260,3 +260,14 @@ def test_on_a_gpu(dtype):
         assert b.dtype == torch.float32
         assert b.is_cuda
         assert float((a - b.cpu()).norm() / a.norm()) < 0.05
+
+
+def test_what_has_no_values_is_refused_before_anything_runs():
+    text = r"batch 1 of calibration must have values, got a tensor of shape \(2, 3\) on the meta"
+    with pytest.raises(ConfigError, match=text):
+        mp.convert(tiny_bert(), max_bond=2, calibration=[ids(), ids(2, 3).to("meta")])
+    with pytest.raises(ConfigError, match=r"^input_ids of batch 0 of calibration must have values"):
+        input_metrics(tiny_bert(), [{"input_ids": ids().to("meta")}], ["query"])
+    text = r"embeddings\.weight must have values, got a tensor on the meta device\. Load the model"
+    with pytest.raises(ConversionError, match=text):
+        mp.convert(tiny_bert().to("meta"), max_bond=2, calibration=[ids()])

@@ -197,13 +197,15 @@ def test_budgets_and_calibration(calibrated: bool) -> None:
 def test_the_metric_of_a_matrix_is_that_of_its_own_list() -> None:
     batches = [{"input_ids": ids(), "decoder_input_ids": ids()}]
     plain = bart()
-    metrics = mp.input_metrics(plain, batches, ["encoder__layers__fc1"])["encoder__layers__fc1"]
+    found = mp.input_metrics(plain, batches, ["encoder__layers__fc1", "decoder__layers__fc1"])
+    assert [len(metrics) for metrics in found.values()] == [3, 2]
+    metrics = found["decoder__layers__fc1"]
     weights = [layer.fc1.weight.detach().double() for layer in plain.model.decoder.layers]
     model = mp.convert(bart(), targets=["model.decoder.layers.*.fc1"], max_bond=2, n=2,
                        calibration=batches)  # fmt: skip
     spec = next(iter(model.model.mpo.values())).spec
     for slot, weight in enumerate(weights):
-        h = metrics[3 + slot]
+        h = metrics[slot]
         off = weight - model.model.decoder.layers[slot].fc1.weight.detach().double()
         error = float((torch.trace(off @ h @ off.T) / torch.trace(weight @ h @ weight.T)).sqrt())
         assert spec.output_errors[slot] == pytest.approx(error, abs=1e-4)

@@ -105,8 +105,10 @@ def test_going_back_mends_weights_that_are_no_numbers(corpus, tmp_path, monkeypa
 def test_going_back_again_and_again_ends_with_how_often(corpus, tmp_path, monkeypatch):
     spoil(monkeypatch, 4, times=100)
     config = BASE.replace(guard="rollback")
-    with pytest.raises(DivergenceError, match=r"loss is nan\. .* The run has gone back 3 times\."):
+    text = r"loss is nan\. .* The run has gone back 3 times\."
+    with pytest.raises(DivergenceError, match=text) as error:
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
+    assert "guard=" not in str(error.value)
 
 
 @pytest.mark.parametrize("guard", ["stop", pytest.param("rollback", marks=pytest.mark.nightly)])
@@ -117,4 +119,16 @@ def test_a_rate_that_is_far_too_large_explodes_and_stops(corpus, tmp_path, guard
     )  # fmt: skip
     with pytest.raises(DivergenceError, match="far above its mean of the last steps") as error:
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
-    assert "guard='rollback' goes back to the last checkpoint" in str(error.value)
+    back = "goes back to the last checkpoint" if guard == "stop" else "found no checkpoint"
+    assert f"guard='rollback' {back}" in str(error.value)
+
+
+def test_a_loss_before_any_checkpoint_says_that_there_is_none(corpus, tmp_path, monkeypatch):
+    spoil(monkeypatch, 0)
+    config = BASE.replace(guard="rollback", save_every=0)
+    with pytest.raises(DivergenceError) as error:
+        pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
+    text = str(error.value)
+    assert "or precision='bf16'; guard='rollback' found no checkpoint to go back to yet" in text
+    assert text.endswith("Other settings make another run: give out= another folder.")
+    assert "goes back" not in text
