@@ -19,7 +19,8 @@ from mpobert_plugin.locate import check_model, family_of, is_converted
 from mpobert_plugin.options import own_integer
 from mpobert_plugin.parts import linears_of
 from mpobert_plugin.patterns import expand_targets
-from mpobert_plugin.planning import make_plan, target_roles
+from mpobert_plugin.planning import make_plan
+from mpobert_plugin.targets import target_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -40,8 +40,9 @@ class MPOConfig(QuantizationConfigMixin):  # type: ignore[no-untyped-call, unuse
     sharing : str, list of blocks, function, mapping, or None
         Which layers share central tensors: 'none', 'all', 'groups:k', 'albert' (auxiliary tensors
         too), blocks of layer numbers, or a function of layer and role that returns the same key
-        for layers that share. A mapping gives a policy to each role. None shares what is one
-        module in the model already.
+        for layers that share. A mapping gives a policy to each role, as all options by role do: a
+        path inside a layer means all roles at it, ``"*"`` all that are not named. None shares
+        what is one module in the model already.
     n : int
         Number of sites of each matrix, unless `shapes` gives them.
     shapes : mapping or pair, optional

@@ -18,7 +18,7 @@ from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
 from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
 from mpobert_plugin.options import refuse_unknown
-from mpobert_plugin.planning import make_plan
+from mpobert_plugin.planning import make_plan, options_by_role
 from mpobert_plugin.policies import settled
 from mpobert_plugin.runtime import Banks, banks_of
 from mpobert_plugin.wrapped import TO_CONVERT, refuse_wrapped
@@ -249,6 +249,7 @@ def convert_with(
         plan = make_plan(model, config, sources)
         metrics = None if calibration is None else _metrics(model, plan, calibration)
         with torch.no_grad():
+            config = config.replace(**options_by_role(model, config))
             config = config.replace(**settled(config, plan, _paths(model)))
             plan = replace(plan, stored_before=account(model).unique)
             plan = within_budget(model, plan, config, metrics, may_grow=sources is not None)

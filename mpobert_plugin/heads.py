@@ -47,6 +47,8 @@ def tied_heads(model: PreTrainedModel) -> dict[str, nn.Linear]:
     for target in _targets(model):
         name = target.removesuffix(".weight")
         head = model.get_submodule(name)
+        if isinstance(head, nn.Embedding):
+            raise _several_embeddings(model, name)
         check_plain(name, head, (nn.Linear,))
         heads[name] = cast("nn.Linear", head)
     return heads
@@ -72,7 +74,12 @@ def check_heads(model: PreTrainedModel) -> None:
     >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
     >>> check_heads(BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes)))
     """
-    source, declared = _source(model), {f"{name}.weight" for name in tied_heads(model)}
+    source = _source(model)
+    # The host reads words by a copy of another embedding, which the others follow.
+    first = model.get_expanded_tied_weights_keys(all_submodels=True).get(source)
+    if first is not None:
+        raise _several_embeddings(model, first.removesuffix(".weight"))
+    declared = {f"{name}.weight" for name in tied_heads(model)}
     weight = model.get_parameter(source)
     users = {
         name
@@ -91,6 +98,15 @@ def check_heads(model: PreTrainedModel) -> None:
             "got two parameters. Tie them with model.tie_weights(), or say that they are two with "
             "model.config.tie_word_embeddings = False. Nothing was changed."
         )
+
+
+def _several_embeddings(model: PreTrainedModel, other: str) -> ConversionError:
+    return ConversionError(
+        f"{EMBEDDING!r} in targets needs a word embedding that only output layers share, got "
+        f"{_source(model).removesuffix('.weight')}, which {other} shares, another embedding, as "
+        "models with an encoder and a decoder have. Word embeddings of models with one list of "
+        f"layers are converted; leave {EMBEDDING!r} out here. Nothing was changed."
+    )
 
 
 def cut_ties(model: PreTrainedModel) -> None:

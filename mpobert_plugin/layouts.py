@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
 from mpobert_plugin.errors import ConfigError, ConversionError, did_you_mean
+from mpobert_plugin.limits import OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,7 @@ def check_shape_keys(config: MPOConfig, targets: Mapping[str, Mapping[str, HostM
     linears = [linear for found in targets.values() for linear in found.values()]
     sizes = {size for linear in linears for size in (linear.out_features, linear.in_features)}
     for key in config.shapes:
-        if isinstance(key, str) and key not in roles:
+        if isinstance(key, str) and key not in (*roles, OTHERS):
             raise ConfigError(
                 f"shapes must have roles or sizes as keys, got {key!r}. {did_you_mean(key, roles)}"
             )
@@ -116,7 +117,7 @@ def _asked(role: str, rows: int, cols: int, config: MPOConfig) -> Any:
         return shapes[role]
     given = shapes.get(rows) or shapes.get(cols)
     if given is None:
-        return config.n
+        return shapes.get(OTHERS, config.n)
     # A size without an entry gets balanced factors, as many as the other size has.
     balanced = tn.matrix_layout(rows, cols, shape=len(given))
     return shapes.get(rows) or balanced.row_dims, shapes.get(cols) or balanced.col_dims

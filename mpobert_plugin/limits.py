@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mpobert_plugin.errors import ConfigError, close_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 OTHERS = "*"
 
@@ -95,7 +95,9 @@ def limit_of(limit: Any, role: str) -> Any:
     return limit.get(role, limit.get(OTHERS)) if isinstance(limit, dict) else limit
 
 
-def check_limits(argument: str, limit: Any, roles: Sequence[str]) -> None:
+def check_limits(
+    argument: str, limit: Any, roles: Sequence[str], paths: Iterable[str] = ()
+) -> None:
     """Refuse a limit for a role that a conversion does not have.
 
     Parameters
@@ -106,6 +108,8 @@ def check_limits(argument: str, limit: Any, roles: Sequence[str]) -> None:
         Its value.
     roles : sequence of str
         Roles of the matrices that are converted.
+    paths : iterable of str
+        Their paths inside a layer, which may have been meant.
 
     Raises
     ------
@@ -120,5 +124,5 @@ def check_limits(argument: str, limit: Any, roles: Sequence[str]) -> None:
         if role not in (*roles, OTHERS):
             raise ConfigError(
                 f"{argument} must name roles that are converted ({', '.join(roles)}) or "
-                f"{OTHERS!r}, got {role!r}.{close_to(role, roles)} Nothing was changed."
+                f"{OTHERS!r}, got {role!r}.{close_to(role, [*roles, *paths])} Nothing was changed."
             )

@@ -117,6 +117,12 @@ def check_embedding(name: str, module: nn.Module) -> None:
     >>> check_embedding("wte", nn.Embedding(3, 2))
     """
     if type(module) is not nn.Embedding:
+        if type(module).__module__.startswith("transformers.models."):
+            raise ConversionError(
+                f"{name} must be a plain Embedding, which looks up rows and does no more, got the "
+                f"{type(module).__name__} of transformers, which computes more. Leave 'embedding' "
+                "out of targets. Nothing was changed."
+            )
         raise ConversionError(f"{name} must be a plain Embedding, got {_kind(module)}. {_REMEDY}")
     check_forward(name, module)
     _check_parameters(name, module, ("weight",))

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.config import MPOConfig
-from mpobert_plugin.errors import (
-    ConfigError,
-    ConversionError,
-    TargetError,
-    close_to,
-    each_close_to,
-    shorten,
-)
+from mpobert_plugin.errors import ConfigError, ConversionError
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.limits import check_limits
 from mpobert_plugin.locate import (
@@ -41,8 +34,10 @@ from mpobert_plugin.plan import MOST_LAYERS, ConversionPlan
 from mpobert_plugin.policies import by_role, shares_anything
 from mpobert_plugin.ranks import has_adapters, named_roles, rank_of
 from mpobert_plugin.repeated import check_copies, check_repeated
+from mpobert_plugin.role_keys import keyed_by_role
 from mpobert_plugin.sharing import LayerMap, layer_map
 from mpobert_plugin.spec import BankSpec
+from mpobert_plugin.targets import named_targets, target_roles
 from mpobert_plugin.ties import check_ties
 
 if TYPE_CHECKING:
@@ -51,7 +46,6 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from mpobert_plugin.families import Family
     from mpobert_plugin.host_matrix import HostMatrix
     from mpobert_plugin.sharing import Policy
 
@@ -115,6 +109,7 @@ def make_plan(
         targets=expand_targets(model, config.targets, "targets"),
         adapter_targets=expand_targets(model, config.adapter_targets, "adapter_targets"),
     )
+    config = config.replace(**options_by_role(model, config))
     if sources is None and shares_anything(config.sharing) and family_of(model).repeats_layers:
         sources = uses_of_layers(model)
     n_layers = len(names) if sources is None else len(sources)
@@ -141,12 +136,60 @@ def make_plan(
         lists=lists,
     )
     converted = [spec.role for spec in (*plan.banks, *plan.outside)]
-    check_limits("max_bond", config.max_bond, converted)
-    check_limits("rtol", config.rtol, converted)
+    paths = _converted(model, config)
+    check_limits("max_bond", config.max_bond, converted, paths.values())
+    check_limits("rtol", config.rtol, converted, paths.values())
     check_ties(model, plan.roles())
     if sources is None:
         check_repeated(model, plan)
     return plan
+
+
+def options_by_role(model: PreTrainedModel, config: MPOConfig) -> dict[str, Any]:
+    """Return the limits, shapes and ranks of a configuration with roles as keys, not paths.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain model.
+    config : MPOConfig
+        What is asked for.
+
+    Returns
+    -------
+    dict of str to object
+        Options for ``config.replace``; what is not by role stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        When an option names a role twice.
+    TargetError
+        When a target does not exist.
+    """
+    config = config.replace(targets=expand_targets(model, config.targets, "targets"))
+    converted, ranked = _converted(model, config), _adaptable(model, config)
+    options = {"max_bond": converted, "rtol": converted, "shapes": converted}
+    return {
+        name: keyed_by_role(getattr(config, name), paths, name)
+        for name, paths in {**options, "adapter_rank": ranked}.items()
+    }
+
+
+def _converted(model: PreTrainedModel, config: MPOConfig) -> dict[str, str]:
+    """Return the paths of the roles that are converted."""
+    outside, family = outside_paths(model), family_of(model)
+    roles = target_roles(family, config.targets, outside)
+    named = outside_roles(model, config.targets)
+    return {r: family.matrices[r] for r in roles} | {r: outside[r] for r in named}
+
+
+def _adaptable(model: PreTrainedModel, config: MPOConfig) -> dict[str, str]:
+    """Return the paths of the roles that can have an adapter."""
+    family = family_of(model)
+    roles = target_roles(family, config.targets, outside_paths(model))
+    present = {r: path for r, path in family.beside.items() if module_beside(model, path)}
+    return {**{role: family.matrices[role] for role in roles}, **present}
 
 
 def _bank_specs(
@@ -263,85 +306,24 @@ def _slices(
     return tuple(seen.setdefault(id(parameter), len(seen)) for parameter in parameters)
 
 
-def target_roles(
-    family: Family, targets: Sequence[str] | None, outside: Mapping[str, str] | None = None
-) -> list[str]:
-    """Return the roles of the matrices of the layers to convert, in the order of the family.
-
-    Parameters
-    ----------
-    family : Family
-        Family of the model.
-    targets : sequence of str, or None
-        Roles, or paths inside a layer; all roles when None.
-    outside : mapping of str to str, optional
-        Roles outside the layers, which may be named too, and their paths.
-
-    Returns
-    -------
-    list of str
-        Roles.
-
-    Raises
-    ------
-    TargetError
-        When a name is neither a role nor a path; close names are told.
-    """
-    if targets is None and family.needs_targets:
-        raise TargetError(
-            f"targets must name matrices of a model whose family is read off its layers "
-            f"({family.name}): pass some of {shorten(family.matrices.values(), 20)}, or patterns "
-            f"such as '*.{next(iter(family.matrices.values()))}'. Nothing was changed."
-        )
-    if targets is None:
-        return list(family.matrices)
-    known = {**family.matrices, **(outside or {})}
-    return [role for role in _resolve(targets, known, "targets") if role in family.matrices]
-
-
-def _resolve(names: Sequence[str], known: Mapping[str, str], argument: str) -> list[str]:
-    # Layers of several lists may have different roles at one path.
-    roles: dict[str, set[str]] = {}
-    for role, path in known.items():
-        roles.setdefault(path, set()).add(role)
-    roles |= {role: {role} for role in known}
-    unknown = [name for name in names if name not in roles]
-    if unknown:
-        hints = " ".join(_hint(name, known) for name in unknown)
-        raise TargetError(
-            f"{argument} must name matrices of the model ({', '.join(known)}), got "
-            f"{len(unknown)} unknown of {len(names)}. {hints} Nothing was changed."
-        )
-    asked = {role for name in names for role in roles[name]}
-    return [role for role in known if role in asked]
-
-
-def _hint(name: str, known: Mapping[str, str]) -> str:
-    ending = list(dict.fromkeys(path for path in known.values() if path.endswith(f".{name}")))
-    if ending:
-        return f"{name!r}: Did you mean {' or '.join(map(repr, ending))}?"
-    paths = known.values()
-    return each_close_to([name], paths if close_to(name, paths) else known)
-
-
 def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
     if not has_adapters(config.adapter_rank):
         return []
-    family = family_of(model)
-    targets = target_roles(family, config.targets, outside_paths(model))
-    present = {role: path for role, path in family.beside.items() if module_beside(model, path)}
-    available = {**{role: family.matrices[role] for role in targets}, **present}
-    check_limits("adapter_rank", config.adapter_rank, list(available))
+    family, available = family_of(model), _adaptable(model, config)
+    check_limits("adapter_rank", config.adapter_rank, list(available), available.values())
     if config.adapter_targets is not None:
-        return _ranked(_resolve(config.adapter_targets, available, "adapter_targets"), config)
+        return _ranked(named_targets(config.adapter_targets, available, "adapter_targets"), config)
     defaults = [role for role in family.adapter_defaults if role in available]
     asked = named_roles(config.adapter_rank, defaults)
     adapted = [role for role in available if role in asked]
     if not adapted:
+        usual = "a family without a description of its own has none by default"
+        if family.adapter_defaults:
+            usual = f"by default these are {', '.join(family.adapter_defaults)}"
         raise ConfigError(
-            f"adapter_rank={config.adapter_rank} needs a matrix that gets an adapter; by default "
-            f"these are {', '.join(family.adapter_defaults)}, and the model has and converts "
-            f"{', '.join(available)}. Name one: adapter_targets={[next(iter(available))]}."
+            f"adapter_rank={config.adapter_rank} needs a matrix that gets an adapter; {usual}, and "
+            f"the model has and converts {', '.join(available)}. Name one: "
+            f"adapter_targets={[next(iter(available))]}."
         )
     return adapted
 

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.errors import SharingError, TargetError, close_to
+from mpobert_plugin.limits import OTHERS
+from mpobert_plugin.role_keys import keyed_by_role
 from mpobert_plugin.sharing import LayerMap, members
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ def by_role(policies: Policies, roles: Mapping[str, str], argument: str) -> dict
     Parameters
     ----------
     policies : policy or mapping of str to policy
-        One policy for all roles, or one for each that is named; others have None.
+        One policy for all roles, or one for each that is named; others have that of ``"*"``, or
+        None.
     roles : mapping of str to str
         Roles that can have one, and their paths inside a layer, which name them too.
     argument : str
@@ -49,25 +52,14 @@ def by_role(policies: Policies, roles: Mapping[str, str], argument: str) -> dict
         return dict.fromkeys(roles, policies)
     if not policies:
         raise SharingError(f"{argument} must name the policy of at least one role, got {{}}.")
-    # Layers of several lists may have different roles at one path.
-    roles_of: dict[str, list[str]] = {}
-    for role, path in roles.items():
-        roles_of.setdefault(path, []).append(role)
-    roles_of |= {role: [role] for role in roles}
-    found: dict[str, Policy] = dict.fromkeys(roles)
-    named: set[str] = set()
-    for name, policy in policies.items():
-        if name not in roles_of:
+    named = keyed_by_role(dict(policies), roles, argument, SharingError)
+    for name in named:
+        if name not in (*roles, OTHERS):
             raise TargetError(
-                f"{argument} must name roles that this conversion has ({', '.join(roles)}), got "
-                f"{name!r}.{close_to(str(name), [*roles, *roles.values()])}"
+                f"{argument} must name roles that this conversion has ({', '.join(roles)}) or "
+                f"{OTHERS!r}, got {name!r}.{close_to(str(name), [*roles, *roles.values()])}"
             )
-        for role in roles_of[name]:
-            if role in named:
-                raise SharingError(f"{argument} must name each role once, got {role!r} twice.")
-            named.add(role)
-            found[role] = policy
-    return found
+    return {role: named.get(role, named.get(OTHERS)) for role in roles}
 
 
 def shares_anything(policies: Policies) -> bool:

@@ -18,7 +18,7 @@ from mpobert_plugin.init.stable import fresh_factors, scaled_plan
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of, family_of, layer_names
 from mpobert_plugin.options import check_integer, own_integer, refuse_unknown, refuse_useless
-from mpobert_plugin.planning import make_plan
+from mpobert_plugin.planning import make_plan, options_by_role
 from mpobert_plugin.runtime import Banks
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def build(
         model: PreTrainedModel = getattr(transformers, HEADS[head])(host).to(kind)
         model.config.dtype = kind
         plan = make_plan(model, config, sources=(0,) * layers)
+        config = config.replace(**options_by_role(model, config))
         factors = fresh_factors(scale, branch_multiplier, plan)
         plan = scaled_plan(plan, factors)
         check_identity(plan)

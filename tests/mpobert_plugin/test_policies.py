@@ -142,9 +142,17 @@ FAULTS = [
     ),
     ({"sharing": {"query": "groups:9"}}, SharingError, "1 to 4 groups"),
     ({"sharing": {"query": {"key": "all"}}}, SharingError, "sharing must be 'none'"),
-    ({"sharing": {"query": "all"}, "targets": ["key"]}, TargetError, r"has \(key\), got 'query'"),
+    (
+        {"sharing": {"query": "all"}, "targets": ["key"]},
+        TargetError,
+        r"has \(key\) or '\*', got 'query'",
+    ),
     ({"share_bias": {"output_norm": "all"}}, TargetError, "share_bias must name roles"),
-    ({"share_norm": {"query": "all"}}, TargetError, r"\(attention_norm, output_norm\), got 'query"),
+    (
+        {"share_norm": {"query": "all"}},
+        TargetError,
+        r"attention_norm, output_norm\) or '\*', got 'query",
+    ),
     ({"sharing": lambda layer, role: {}}, SharingError, "for layer 0 of 'query'"),
     ({"sharing": {"query": lambda layer, role: 0}}, SharingError, "unless fit says how"),
 ]
