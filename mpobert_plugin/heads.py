@@ -104,8 +104,8 @@ def _several_embeddings(model: PreTrainedModel, other: str) -> ConversionError:
     return ConversionError(
         f"{EMBEDDING!r} in targets needs a word embedding that only output layers share, got "
         f"{_source(model).removesuffix('.weight')}, which {other} shares, another embedding, as "
-        "models with an encoder and a decoder have. Word embeddings of models with one list of "
-        f"layers are converted; leave {EMBEDDING!r} out here. Nothing was changed."
+        "models with an encoder and a decoder have. One that only heads share, as in BERT and "
+        f"GPT-2, can be converted; leave {EMBEDDING!r} out here. Nothing was changed."
     )
 
 

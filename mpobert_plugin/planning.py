@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.config import MPOConfig
-from mpobert_plugin.errors import ConfigError, ConversionError
+from mpobert_plugin.errors import ConfigError, ConversionError, shorten
 from mpobert_plugin.layouts import check_shape_keys, choose_layout
 from mpobert_plugin.limits import check_limits
 from mpobert_plugin.locate import (
@@ -317,12 +317,12 @@ def _adapted_roles(model: PreTrainedModel, config: MPOConfig) -> list[str]:
     asked = named_roles(config.adapter_rank, defaults)
     adapted = [role for role in available if role in asked]
     if not adapted:
-        usual = "a family without a description of its own has none by default"
+        usual = f"the family {family.name!r} has none by default"
         if family.adapter_defaults:
             usual = f"by default these are {', '.join(family.adapter_defaults)}"
         raise ConfigError(
             f"adapter_rank={config.adapter_rank} needs a matrix that gets an adapter; {usual}, and "
-            f"the model has and converts {', '.join(available)}. Name one: "
+            f"the model has and converts {shorten(available, 20)}. Name one: "
             f"adapter_targets={[next(iter(available))]}."
         )
     return adapted

@@ -66,7 +66,7 @@ def test_norms_by_a_star() -> None:
         ({"shapes": {"fc1": 2, FIRST: 2}}, ConfigError, "shapes must name each role once, got"),
         ({"sharing": {"fc1": "all", FIRST: "all"}}, SharingError, "sharing must name each role"),
         ({"max_bond": {"fc3": 2}}, ConfigError, r"got 'fc3'\. Did you mean 'fc1'"),
-        ({"adapter_rank": 2}, ConfigError, r"gets an adapter; a family without .* has none by def"),
+        ({"adapter_rank": 2}, ConfigError, r"gets an adapter; the family .bart:.* has none by def"),
     ],
 )
 def test_what_names_nothing_or_a_role_twice(options: dict, kind: type, text: str) -> None:
