@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import torch
 
 from mpobert_plugin.attach import attach, make_banks
 from mpobert_plugin.checkpoint import Comparison, compare
@@ -16,8 +19,6 @@ from mpobert_plugin.stored_depth import check_depth
 from mpobert_plugin.stored_plan import check_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
     from transformers import PreTrainedModel
 
@@ -49,7 +50,8 @@ def check_tensors_to_save(
     SharingError
         When the base model has tensors that loading has no place for, lacks some, or has some of
         another shape; their names and shapes are told. When its configuration has lost its plan,
-        or asks for another architecture.
+        or asks for another architecture. When what is to be saved is no mapping of names to
+        tensors, or an empty one.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def check_tensors_to_save(
     except CheckpointError as error:
         raise _not_loadable(error) from error
     prefix = prefix_of(model)
-    whole = {name: tuple(t.shape) for name, t in (state_dict or model.state_dict()).items()}
+    whole = _shapes(model.state_dict() if state_dict is None else state_dict)
     inside = {name.removeprefix(prefix): s for name, s in whole.items() if name.startswith(prefix)}
     # The marker of the guard has no elements and comes after the tensors were noted.
     if {n: s for n, s in inside.items() if 0 not in s} == banks_of(model).as_attached:
@@ -86,6 +88,28 @@ def check_tensors_to_save(
         raise _not_loadable(error) from error
     attach(skeleton, plan, Banks(dict(make_banks(plan, device="meta")), plan))
     _refuse(model, compare(skeleton, whole))
+
+
+def _shapes(state_dict: object) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of what is to be saved, if it is all tensors."""
+    if not isinstance(state_dict, Mapping):
+        raise SharingError(
+            f"state_dict must map names to tensors, got {type(state_dict).__name__}. Pass what "
+            "model.state_dict() returns, or leave it out. Nothing was written."
+        )
+    if not state_dict:
+        raise SharingError(
+            "state_dict must hold the tensors of the model, got none, so that all are missing. "
+            "Pass what model.state_dict() returns, or leave it out. Nothing was written."
+        )
+    for name, tensor in state_dict.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise SharingError(
+                f"what is saved must map names to tensors, got {type(tensor).__name__} for "
+                f"{name!r}. Leave it out; a model that torch has quantized is saved before that, "
+                "and quantized again once it is loaded. Nothing was written."
+            )
+    return {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
 
 
 def _not_loadable(error: CheckpointError) -> SharingError:

@@ -250,6 +250,30 @@ def test_a_model_in_place_of_the_banks_of_another_is_compared(tmp_path: Path) ->
     assert torch.equal(logits(BertForMaskedLM.from_pretrained(tmp_path)), logits(model))
 
 
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """Return a model that no test changes."""
+    return bert()
+
+
+NO_TENSORS: dict[str, tuple[Any, str]] = {
+    "nothing": (lambda _: {}, r"state_dict must hold the tensors of the model, got none.* missing"),
+    "a list": (lambda _: [1, 2], r"state_dict must map names to tensors, got list\. Pass what"),
+    "a number": (lambda own: {**own, "bert.x": 3}, r"got int for 'bert\.x'\. Leave it out"),
+    "a type": (lambda own: {**own, "bert.x": torch.int8}, r"got dtype for .* torch has quantized"),
+    "a part": (lambda own: dict(list(own.items())[:3]), r"got \d+ missing: bert\."),
+}
+
+
+@pytest.mark.parametrize("given", NO_TENSORS)
+def test_what_is_no_state_dict_is_not_saved(given: str, whole: Any, tmp_path: Path) -> None:
+    make, text = NO_TENSORS[given]
+    with pytest.raises(SharingError, match=text) as caught:
+        whole.save_pretrained(tmp_path / "new", state_dict=make(whole.state_dict()))
+    assert str(caught.value).endswith("Nothing was written.")
+    assert not (tmp_path / "new").exists()
+
+
 class Special(BertModel):
     """A class that asks for more than a configuration."""
 
