@@ -16,6 +16,7 @@ from mpobert_plugin.guard import install_guard
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import BANKS, base_of, family_of, layer_names, owners_of
 from mpobert_plugin.norm import MPOLayerNorm, MPONormBank, MPORMSNorm
+from mpobert_plugin.noted import note
 from mpobert_plugin.parts import beside_of
 from mpobert_plugin.placement import keep_banks_whole
 from mpobert_plugin.runtime import Banks, install_hooks
@@ -90,7 +91,7 @@ def attach(model: PreTrainedModel, plan: ConversionPlan, banks: Banks) -> None:
 def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
     """Add what must not be there while tensors are loaded: the guard against plain loading.
 
-    The tensors are noted, so that saving knows a model that is as it was.
+    Tensors and configuration are noted, so that saving knows a model that is as it was.
 
     Parameters
     ----------
@@ -101,33 +102,8 @@ def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
     """
     banks = base_of(model)._modules[BANKS]
     if isinstance(banks, Banks):
-        banks.as_attached = tensors_of_base(model)
+        banks.as_attached = note(model)
     install_guard(base_of(model), guard_key(model, plan))
-
-
-def tensors_of_base(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor that a base model saves, by the base model's names.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Plain or converted.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        Without tensors that have no elements, such as the marker of the guard.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16)
-    >>> plain = BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes))
-    >>> tensors_of_base(plain)["embeddings.word_embeddings.weight"]
-    (9, 8)
-    """
-    shapes = {name: tuple(t.shape) for name, t in base_of(model).state_dict().items()}
-    return {name: shape for name, shape in shapes.items() if 0 not in shape}
 
 
 def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:

@@ -11,7 +11,7 @@ import torch
 from mpobert_plugin.attach import attach, make_banks
 from mpobert_plugin.checkpoint import Comparison, compare
 from mpobert_plugin.errors import CheckpointError, SharingError, shorten
-from mpobert_plugin.locate import prefix_of
+from mpobert_plugin.noted import note
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.runtime import Banks, banks_of
 from mpobert_plugin.skeleton import plain_skeleton
@@ -48,8 +48,9 @@ def check_tensors_to_save(
     Raises
     ------
     SharingError
-        When the base model has tensors that loading has no place for, lacks some, or has some of
-        another shape; their names and shapes are told. When its configuration has lost its plan,
+        When the model has tensors that loading has no place for, lacks some, or has some of
+        another shape; their names and shapes are told. A head in the place of another is none of
+        these, since loading begins a new one then. When its configuration has lost its plan,
         or asks for another architecture. When what is to be saved is no mapping of names to
         tensors, or an empty one.
 
@@ -70,11 +71,9 @@ def check_tensors_to_save(
         check_depth(model.config, plan)
     except CheckpointError as error:
         raise _not_loadable(error) from error
-    prefix = prefix_of(model)
     whole = _shapes(model.state_dict() if state_dict is None else state_dict)
-    inside = {name.removeprefix(prefix): s for name, s in whole.items() if name.startswith(prefix)}
-    # The marker of the guard has no elements and comes after the tensors were noted.
-    if {n: s for n, s in inside.items() if 0 not in s} == banks_of(model).as_attached:
+    known = banks_of(model).as_attached
+    if known is not None and note(model, whole).same(known):
         return
     skeleton = None
     # A class of the user's own may ask for more than a configuration.
@@ -87,6 +86,8 @@ def check_tensors_to_save(
     except CheckpointError as error:
         raise _not_loadable(error) from error
     attach(skeleton, plan, Banks(dict(make_banks(plan, device="meta")), plan))
+    if state_dict is None:
+        _check_ties(model, skeleton)
     _refuse(model, compare(skeleton, whole))
 
 
@@ -116,20 +117,29 @@ def _not_loadable(error: CheckpointError) -> SharingError:
     return SharingError(f"a folder of this model could not be loaded: {error} Nothing was written.")
 
 
+def _check_ties(model: PreTrainedModel, skeleton: PreTrainedModel) -> None:
+    """Refuse one tensor under two names where loading would look for two tensors."""
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tied = skeleton.all_tied_weights_keys
+    for name, source in model.all_tied_weights_keys.items():
+        if tensors.get(name) is None or tensors[name] is not tensors.get(source) or name in tied:
+            continue
+        raise SharingError(
+            f"the configuration must tie {name} to {source}, as the model does and a folder "
+            "stores it, got one that ties them no longer. Set its tie_word_embeddings back to "
+            f"True, or give {name} a tensor of its own. Nothing was written."
+        )
+
+
 def _refuse(model: PreTrainedModel, found: Comparison) -> None:
-    prefix = prefix_of(model)
-    unexpected = [name for name in found.unexpected if name.startswith(prefix)]
-    missing = [name for name in found.missing if name.startswith(prefix)]
     other = [
-        f"{name} ({shape} in place of {expected})"
-        for name, shape, expected in found.mismatched
-        if name.startswith(prefix)
+        f"{name} ({shape} in place of {expected})" for name, shape, expected in found.mismatched
     ]
     parts = [
         f"{len(names)} {words}: {shorten(names)}"
         for names, words in (
-            (unexpected, "that loading has no place for"),
-            (missing, "missing"),
+            (found.unexpected, "that loading has no place for"),
+            (found.missing, "missing"),
             (other, "of another shape"),
         )
         if names

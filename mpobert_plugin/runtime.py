@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import tensornet as tn
     from mpobert_plugin.families import Family
+    from mpobert_plugin.noted import Noted
     from mpobert_plugin.plan import ConversionPlan
 
 
@@ -51,8 +52,8 @@ class Banks(nn.ModuleDict):
         self.certificates = certificates or {}
         # Kept, so that the layers are found whatever is put into or around them later.
         self.family: Family | None = None
-        # Names and shapes of the base model's tensors, as they were converted or loaded.
-        self.as_attached: dict[str, tuple[int, ...]] | None = None
+        # Names and shapes of the model's tensors, as they were converted or loaded.
+        self.as_attached: Noted | None = None
         self._together: Together | None = None
         self._ready: Ready | None = None
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune
+from torch.nn.utils.parametrizations import weight_norm
 from transformers import (
     AlbertForMaskedLM,
     BertForMaskedLM,
@@ -21,7 +22,7 @@ from transformers import (
 )
 
 import mpobert_plugin as mp
-from mpobert_plugin.errors import SharingError
+from mpobert_plugin.errors import MPOBertWarning, SharingError
 from tests.mpobert_plugin.models import logits, tiny_albert, tiny_bert
 
 
@@ -208,16 +209,57 @@ def other_depth(model: Any) -> str:
 
 
 def other_size(model: Any) -> str:
-    # Something is no longer as it was converted, so that the configuration is looked at.
     model.config.intermediate_size = 48
-    model.bert.embeddings.token_type_embeddings = nn.Embedding(3, 32)
     return r"could not be loaded: bank 'ffn_in' of the stored plan must be 48 x 32"
 
 
+def other_hidden(model: Any) -> str:
+    model.config.hidden_size = 64
+    return r"could not be loaded: bank 'query' of the stored plan must be 64 x 64"
+
+
+def other_vocabulary(model: Any) -> str:
+    model.config.vocab_size = 64
+    return r"word_embeddings\.weight \(\(99, 32\) in place of \(64, 32\)\)"
+
+
+def other_types(model: Any) -> str:
+    model.config.type_vocab_size = 4
+    return r"of another shape: bert\.embeddings\.token_type_embeddings\.weight \(\(2, 32\) in"
+
+
+def untied(model: Any) -> str:
+    model.config.tie_word_embeddings = False
+    return r"must tie cls\.predictions\.decoder\.weight to .* Set its tie_word_embeddings back"
+
+
+def normed_head(model: Any) -> str:
+    weight_norm(model.cls.predictions.transform.dense)
+    return r"got 1 missing: cls\.predictions\.transform\.dense\.weight\."
+
+
+def parametrized_head(model: Any) -> str:
+    dense = model.cls.predictions.transform.dense
+    parametrize.register_parametrization(dense, "weight", nn.Identity())
+    return r"got 1 missing: cls\.predictions\.transform\.dense\.weight\."
+
+
+def head_without_bias(model: Any) -> str:
+    model.cls.predictions.bias = None
+    return r"missing: cls\.predictions\.bias"
+
+
+def other_head(model: Any) -> str:
+    model.cls.predictions.transform = nn.Sequential(nn.Linear(32, 32), nn.GELU())
+    return r"4 missing: cls\.predictions\.transform\.dense\.weight, "
+
+
 CHANGES = [cut, more, parametrized, pruned, plain_part, no_plan, other_depth, other_size]
+CHANGES += [other_hidden, other_vocabulary, other_types, untied]
+HEADS = [normed_head, parametrized_head, head_without_bias, other_head]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES + HEADS)
 def test_what_loading_would_refuse_is_not_saved(change: Any, tmp_path: Path) -> None:
     model = bert()
     text = change(model)
@@ -237,6 +279,24 @@ def test_what_may_change_is_saved(tmp_path: Path) -> None:
     loaded.resize_token_embeddings(99)
     loaded.save_pretrained(tmp_path / "again")
     assert logits(BertForMaskedLM.from_pretrained(tmp_path / "again")).shape[-1] == 99
+
+
+def test_a_head_in_place_of_another_is_saved(tmp_path: Path) -> None:
+    model = bert()
+    model.cls = nn.Linear(32, 99)
+    model.save_pretrained(tmp_path)
+    with pytest.warns(MPOBertWarning, match=r"start at random"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_what_shapes_no_tensor_may_change_in_a_configuration(tmp_path: Path) -> None:
+    model = bert().half()
+    model.config.layer_norm_eps, model.config.use_cache = 1e-6, False
+    for number in "01":
+        model.save_pretrained(tmp_path / number)
+    model.config.vocab_size = 64
+    with pytest.raises(SharingError, match="of another shape"):
+        model.bert.save_pretrained(tmp_path / "base")
 
 
 def test_a_model_in_place_of_the_banks_of_another_is_compared(tmp_path: Path) -> None:
@@ -299,6 +359,9 @@ def test_an_adapter_of_peft_is_saved_without_the_model(tmp_path: Path) -> None:
     wrapped.save_pretrained(tmp_path / "adapter")
     with pytest.raises(SharingError, match=r"lora_A.* LoRA of PEFT is saved by the PeftModel"):
         wrapped.get_base_model().save_pretrained(tmp_path / "model")
+    head = peft.LoraConfig(r=2, target_modules=["predictions.dense"])
+    with pytest.raises(SharingError, match=r"got \d missing: predictions\.dense\."):
+        peft.get_peft_model(albert(), head).get_base_model().save_pretrained(tmp_path / "model")
     plain = wrapped.unload()
     plain.save_pretrained(tmp_path / "model")
     loaded = AlbertForMaskedLM.from_pretrained(tmp_path / "model")
