@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mpobert_plugin.families import Family
+    from mpobert_plugin.norm_spec import NormSpec
     from mpobert_plugin.plan import ConversionPlan
+    from mpobert_plugin.spec import BankSpec
 
 
 def make_banks(
@@ -103,11 +105,11 @@ def finish(model: PreTrainedModel, plan: ConversionPlan) -> None:
     banks = base_of(model)._modules[BANKS]
     if isinstance(banks, Banks):
         banks.as_attached = note(model)
-    install_guard(base_of(model), guard_key(model, plan))
+    install_guard(base_of(model), guard_keys(model, plan))
 
 
-def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:
-    """Return the name under which the guard puts its marker, seen from the base model.
+def guard_keys(model: PreTrainedModel, plan: ConversionPlan) -> tuple[str, ...]:
+    """Return the names under which the guard puts its markers, seen from the base model.
 
     Parameters
     ----------
@@ -118,15 +120,20 @@ def guard_key(model: PreTrainedModel, plan: ConversionPlan) -> str:
 
     Returns
     -------
-    str
-        Name of a weight that the plain architecture has and the converted one has not.
+    tuple of str
+        Names of weights that the plain architecture has and the converted one has not: one for
+        each list of layers with a bank, so that no tower can be loaded without this library.
     """
     if plan.outside and not plan.banks:
-        return f"{outside_path(model, plan.outside[0].role)}.weight"
+        return (f"{outside_path(model, plan.outside[0].role)}.weight",)
     # With no bank at all, such as under a budget for the whole model, the norms have moved.
-    first = plan.banks[0] if plan.banks else plan.norms[0]
-    path = {**family_of(model).matrices, **family_of(model).norms}[first.role]
-    return f"{layer_names(model)[first.layer_numbers[0]]}.{path}.weight"
+    of_list: dict[range, BankSpec | NormSpec] = {}
+    for spec in plan.banks or plan.norms:
+        of_list.setdefault(plan.numbers_beside(spec.layer_numbers[0]), spec)
+    names, family = layer_names(model), family_of(model)
+    paths = {**family.matrices, **family.norms}
+    first = of_list.values()
+    return tuple(f"{names[spec.layer_numbers[0]]}.{paths[spec.role]}.weight" for spec in first)
 
 
 def _readers(banks: Banks, plan: ConversionPlan, layer: int) -> dict[str, nn.Module]:

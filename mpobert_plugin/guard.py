@@ -1,4 +1,4 @@
-"""A marker in saved files that stops plain transformers from loading them with random weights."""
+"""Markers in saved files that stop plain transformers from loading them with random weights."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import torch
 from mpobert_plugin.errors import ConversionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
 
-def install_guard(base: nn.Module, key: str) -> None:
-    """Make state dicts of a base model hold an empty tensor under the name of a plain weight.
+def install_guard(base: nn.Module, keys: Sequence[str]) -> None:
+    """Make state dicts of a base model hold empty tensors under the names of plain weights.
 
     Without this library, transformers skips an unknown quantization method with a log line and
     would fill every layer with random numbers. The empty tensor has another shape than the weight
-    that the plain architecture expects under its name, and that is an error.
+    that the plain architecture expects under its name, and that is an error. Parts of a
+    model that transformers loads by themselves, as the towers of CLIP, need one each.
 
     Parameters
     ----------
     base : torch.nn.Module
         Base model with banks.
-    key : str
-        Name of the weight that the plain architecture has, seen from the base model.
+    keys : sequence of str
+        Names of weights that the plain architecture has, seen from the base model.
     """
     # torch leaves these two methods without types.
-    base.register_state_dict_post_hook(partial(_add_marker, key=key))  # type: ignore[no-untyped-call]
-    base.register_load_state_dict_pre_hook(partial(_drop_marker, key=key))  # type: ignore[no-untyped-call]
+    base.register_state_dict_post_hook(partial(_add_markers, keys=tuple(keys)))  # type: ignore[no-untyped-call]
+    base.register_load_state_dict_pre_hook(partial(_drop_markers, keys=tuple(keys)))  # type: ignore[no-untyped-call]
 
 
 def remove_guard(base: nn.Module) -> None:
@@ -41,10 +44,10 @@ def remove_guard(base: nn.Module) -> None:
         A base model that has no banks any more.
     """
     for number, hook in list(base._state_dict_hooks.items()):
-        if getattr(hook, "func", None) is _add_marker:
+        if getattr(hook, "func", None) is _add_markers:
             del base._state_dict_hooks[number]
     for number, wrapped in list(base._load_state_dict_pre_hooks.items()):
-        if getattr(getattr(wrapped, "hook", None), "func", None) is _drop_marker:
+        if getattr(getattr(wrapped, "hook", None), "func", None) is _drop_markers:
             del base._load_state_dict_pre_hooks[number]
 
 
@@ -111,26 +114,28 @@ def is_marker(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0
 
 
-def _add_marker(
+def _add_markers(
     _module: nn.Module,
     state_dict: dict[str, Any],
     prefix: str,
     _metadata: Any,
-    key: str,
+    keys: tuple[str, ...],
 ) -> None:
-    state_dict[prefix + key] = torch.empty(0)
+    for key in keys:
+        state_dict[prefix + key] = torch.empty(0)
 
 
-def _drop_marker(
+def _drop_markers(
     _module: nn.Module,
     state_dict: dict[str, Any],
     prefix: str,
     *_rest: Any,
-    key: str,
+    keys: tuple[str, ...],
 ) -> None:
-    marker = state_dict.get(prefix + key)
-    if isinstance(marker, torch.Tensor) and is_marker(marker):
-        del state_dict[prefix + key]
+    for key in keys:
+        marker = state_dict.get(prefix + key)
+        if isinstance(marker, torch.Tensor) and is_marker(marker):
+            del state_dict[prefix + key]
 
 
 def _refuse_saving(_module: nn.Module, _prefix: str, _keep_vars: bool) -> None:

@@ -16,7 +16,7 @@ from transformers.quantizers.auto import (
 )
 from transformers.quantizers.base import HfQuantizer
 
-from mpobert_plugin.attach import attach, finish, guard_key, make_banks
+from mpobert_plugin.attach import attach, finish, guard_keys, make_banks
 from mpobert_plugin.checkpoint import check, check_kinds, check_tensors, computed_names
 from mpobert_plugin.config import METHOD, MPOConfig
 from mpobert_plugin.convert import convert
@@ -104,7 +104,7 @@ class MPOQuantizer(HfQuantizer):
         check_device_map(model, banks, device_map)
         if shapes:
             check(model, named_as_in_model(model, shapes), "checkpoint")
-        _expect_marker(model, guard_key(model, plan))
+        _expect_markers(model, guard_keys(model, plan))
         return model
 
     def _process_model_after_weight_loading(
@@ -160,9 +160,9 @@ def _stored_shapes(files: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _expect_marker(model: PreTrainedModel, key: str) -> None:
+def _expect_markers(model: PreTrainedModel, keys: Sequence[str]) -> None:
     known = set(model._keys_to_ignore_on_load_unexpected or ())
-    model._keys_to_ignore_on_load_unexpected = known | {re.escape(key) + "$"}
+    model._keys_to_ignore_on_load_unexpected = known | {re.escape(k) + "$" for k in keys}
 
 
 def _check_loaded(model: PreTrainedModel) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     CLIPConfig,
     CLIPModel,
+    CLIPTextModel,
+    CLIPVisionModel,
     MarianConfig,
     MarianMTModel,
     T5Config,
@@ -242,14 +245,39 @@ def test_lora_of_peft_reaches_the_lists_that_are_named() -> None:
     }
 
 
-def test_towers_of_pictures_and_words() -> None:
+def clip() -> Any:
     part = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     text = {**part, "num_hidden_layers": 2, "vocab_size": 99}
     vision = {**part, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4}
-    model = made(CLIPModel, CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
-    mp.convert(model, targets=["*.mlp.*"], n=2)
+    return made(CLIPModel, CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+
+
+def test_towers_of_pictures_and_words(tmp_path: Path) -> None:
+    model = mp.convert(clip(), targets=["*.mlp.*"], n=2)
     assert {spec.n_layers for spec in model.mpo.plan.banks} == {2, 3}
     assert model.mpo.plan.lists in ((2, 3), (3, 2))
+    model.save_pretrained(tmp_path)
+    # A tower alone has a configuration that does not name this library.
+    for tower in (CLIPVisionModel, CLIPTextModel):
+        with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+            tower.from_pretrained(tmp_path)
+    # A folder of an earlier version has one marker.
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    marked = [name for name, tensor in tensors.items() if not tensor.numel()]
+    assert sorted(name.split(".")[0] for name in marked) == ["text_model", "vision_model"]
+    del tensors[marked[1]]
+    save_file(tensors, path, {"format": "pt"})
+    loaded = CLIPModel.from_pretrained(tmp_path)
+    state = loaded.state_dict()
+    assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
+    assert not [n for n, t in mp.merge(loaded).state_dict().items() if not t.numel()]
+
+
+def test_a_list_that_stays_plain_has_no_marker() -> None:
+    model = mp.convert(bart(), targets=["model.decoder.layers.*.fc?"], n=2)
+    marked = [name for name, tensor in model.state_dict().items() if not tensor.numel()]
+    assert marked == ["model.decoder.layers.0.fc1.weight"]
 
 
 def test_families_of_several_lists() -> None:
