@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+_HOSTS = "transformers.models."
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
@@ -181,7 +183,9 @@ def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
 
 
 def computed_names(model: PreTrainedModel) -> set[str]:
-    """Return the names of tensors that the host computes and never saves, as some positions.
+    """Return the names of tensors that the host computes and need not save, as some positions.
+
+    Only the class with a head may say so, while its base model has the same ones.
 
     Parameters
     ----------
@@ -200,7 +204,16 @@ def computed_names(model: PreTrainedModel) -> set[str]:
     >>> computed_names(BertModel(BertConfig(vocab_size=9, num_hidden_layers=1, **sizes)))
     set()
     """
-    return set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    names = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    if prefix_of(model):
+        return names
+    prefix = f"{model.base_model_prefix}."
+    hosts = {c.__module__ for c in type(model).__mro__ if c.__module__.startswith(_HOSTS)}
+    for kind in (kind for host in hosts for kind in vars(sys.modules[host]).values()):
+        if getattr(kind, "base_model_prefix", None) == model.base_model_prefix:
+            others = getattr(kind, "_keys_to_ignore_on_save", None) or ()
+            names |= {name.removeprefix(prefix) for name in others}
+    return names
 
 
 def _match(name: str, expected: Shapes, model: PreTrainedModel) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    AutoModel,
     BartConfig,
     BartForConditionalGeneration,
     CLIPConfig,
@@ -19,6 +20,7 @@ from transformers import (
     CLIPTextModel,
     CLIPVisionModel,
     MarianConfig,
+    MarianModel,
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
@@ -114,6 +116,18 @@ def test_all_lists_are_converted_saved_loaded_and_merged(name: str, tmp_path: Pa
         plain = mp.merge(other)
         assert not any(isinstance(module, mp.MPOLinear) for module in plain.modules())
         torch.testing.assert_close(output(plain), before, rtol=0, atol=5e-6)
+
+
+def test_positions_that_only_a_head_leaves_out_are_computed(tmp_path: Path) -> None:
+    model = mp.convert(marian(), targets=["*.fc?"], n=2)
+    model.save_pretrained(tmp_path / "head")
+    base = AutoModel.from_pretrained(tmp_path / "head")
+    base.save_pretrained(tmp_path / "base")
+    for name, loaded in (("head", base), ("base", MarianModel.from_pretrained(tmp_path / "base"))):
+        assert type(loaded) is MarianModel, name
+        with torch.no_grad():
+            states = loaded(input_ids=ids(), decoder_input_ids=ids()).last_hidden_state
+            assert torch.equal(model.lm_head(states) + model.final_logits_bias, output(model)), name
 
 
 def test_layers_share_inside_their_list(tmp_path: Path) -> None:
