@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound=nn.Module)
 
 # Names under which wrappers keep a module that others still see in its own place.
-_WRAPPED = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
+WRAPPED = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
 # Parts of the longest name of a layer that is looked for inside wrappers.
 _DEEPEST = 9
 _BACK = (
@@ -146,7 +146,7 @@ def layers_of(model: PreTrainedModel) -> dict[str, nn.Module]:
     base, found = base_of(model), dict[str, nn.Module]()
     is_layer = family_of(model).is_layer
     for name, module in base.named_modules(remove_duplicate=False):
-        own = ".".join(part for part in name.split(".") if part not in _WRAPPED)
+        own = ".".join(part for part in name.split(".") if part not in WRAPPED)
         if is_layer(own):
             found.setdefault(own, module)
     plan = getattr(base._modules.get(BANKS), "plan", None)

@@ -12,7 +12,7 @@ from mpobert_plugin.errors import SharingError
 from mpobert_plugin.guard import check_saving
 from mpobert_plugin.loadable import check_tensors_to_save
 from mpobert_plugin.locate import BANKS, base_of
-from mpobert_plugin.places import misplaced
+from mpobert_plugin.places import WRAPPED, misplaced
 from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.runtime import Banks
 
@@ -55,19 +55,32 @@ def check_places(
     base: nn.Module = base_of(model)
     # Of all models of transformers, some may have no module there.
     if not isinstance(getattr(base, "_modules", {}).get(BANKS), Banks):
-        plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
-        if isinstance(plan, ConversionPlan):
-            raise SharingError(
-                f"the model must have the banks of its plan in {BANKS!r}, got "
-                f"{type(getattr(base, BANKS, None)).__name__}. Put them back, or load the model "
-                "again. Nothing was written."
-            )
+        _check_banks_are_gone(model)
         return
     check_saving(base)
     for place in misplaced(model):
         raise SharingError(f"{place} Nothing was written.")
     if whole:
         check_tensors_to_save(model, state_dict)
+
+
+def _check_banks_are_gone(model: PreTrainedModel) -> None:
+    """Refuse a model with the plan of a conversion and no banks in its base model."""
+    plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
+    if not isinstance(plan, ConversionPlan):
+        return
+    base, name = base_of(model), model.base_model_prefix
+    found, remedy = base._modules.get(BANKS), "Put them back, or load the model again."
+    # Of what torch.compile and other wrappers return, the banks are an attribute and no module.
+    kind = type(base).__name__ if found is None else type(found).__name__
+    inner = next((key for key in WRAPPED if key in base._modules), None)
+    if inner is not None:
+        remedy = f"Save the model without the wrapper: model.{name} = model.{name}.{inner}."
+        kind = f"the wrapper {type(base).__name__} around it"
+    raise SharingError(
+        f"the base model must have the banks of its plan in {BANKS!r}, got {kind}. {remedy} "
+        "Nothing was written."
+    )
 
 
 def look_before_saving() -> None:

@@ -227,7 +227,7 @@ def decode(text: str, n_layers: int, gaps: bool = False) -> LayerMap:
     """
     slices: list[int] = []
     for word in text.split():
-        slices.extend(_word(word, n_layers - len(slices), text))
+        slices.extend(_word(word, n_layers - len(slices), (text, n_layers)))
     used = set(slices)
     if len(slices) != n_layers or not (gaps or used == set(range(len(used)))):
         raise SharingError(
@@ -263,7 +263,7 @@ def decode_some(text: str, n_layers: int) -> LayerMap:
     """
     layers: list[int] = []
     for word in text.split():
-        layers.extend(_word(word, n_layers - len(layers), text))
+        layers.extend(_word(word, n_layers - len(layers), (text, n_layers)))
     if not layers or layers != sorted(set(layers)) or layers[-1] >= n_layers:
         raise SharingError(
             f"layers must be ascending numbers from 0 to {n_layers - 1}, got {text!r}."
@@ -271,9 +271,12 @@ def decode_some(text: str, n_layers: int) -> LayerMap:
     return tuple(layers)
 
 
-def _word(word: str, room: int, text: str) -> range | list[int]:
+def _word(word: str, room: int, whole: tuple[str, int]) -> range | list[int]:
+    """Return the numbers of a word, for which there is room in a whole text for so many layers."""
     if max(map(len, word.replace("*", "-").split("-"))) > _DIGITS:
         raise SharingError(f"a layer map must have numbers of at most {_DIGITS} digits.")
+    text, n_layers = whole
+    length = int(word.isdecimal())
     for mark in "*-":
         first, found, second = word.partition(mark)
         if found and first.isdecimal() and second.isdecimal():
@@ -284,4 +287,9 @@ def _word(word: str, room: int, text: str) -> range | list[int]:
                 return [start] * length if mark == "*" else range(start, start + length)
     if word.isdecimal() and room >= 1:
         return [int(word)]
+    if length > room:
+        raise SharingError(
+            f"a layer map must give {n_layers} layers one number each, got {text!r}, whose "
+            f"{word!r} gives {n_layers - room + length}."
+        )
     raise SharingError(f"a layer map is made of words like '0*3', '0-3' or '2', got {text!r}.")

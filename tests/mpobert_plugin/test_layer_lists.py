@@ -36,6 +36,7 @@ from mpobert_plugin.errors import (
 )
 from mpobert_plugin.families import Family, derived_family, register_family
 from mpobert_plugin.families import family as registry
+from mpobert_plugin.sharing import decode, decode_some
 from tests.mpobert_plugin.models import assert_untouched, checkpoint_layers, ids, snapshot
 
 T5 = {"vocab_size": 99, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "dropout_rate": 0.0}
@@ -342,6 +343,13 @@ def test_changed_files_are_refused(change: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=text):
         BartForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_a_map_of_more_layers_than_a_bank_has_is_told() -> None:
+    with pytest.raises(SharingError, match=r"give 2 layers one number .* '0\*3', .* gives 3\."):
+        decode("0*3", 2)
+    with pytest.raises(SharingError, match=r"'0-1 1-2', whose '1-2' gives 4\."):
+        decode_some("0-1 1-2", 3)
 
 
 def test_a_bank_for_layers_of_another_list_is_refused(tmp_path: Path) -> None:

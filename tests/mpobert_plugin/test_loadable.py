@@ -269,6 +269,20 @@ def test_what_loading_would_refuse_is_not_saved(change: Any, tmp_path: Path) -> 
     assert not (tmp_path / "new").exists()
 
 
+def test_a_base_model_that_is_compiled_is_told_how_to_be_saved(tmp_path: Path) -> None:
+    model = bert()
+    model.bert = torch.compile(model.bert, backend="eager")
+    text = (
+        r"got the wrapper OptimizedModule around it\. Save the model without the wrapper: "
+        r"model\.bert = model\.bert\._orig_mod\. Nothing was written"
+    )
+    with pytest.raises(SharingError, match=text):
+        model.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    model.bert = model.bert._orig_mod
+    model.save_pretrained(tmp_path / "new")
+
+
 def test_what_may_change_is_saved(tmp_path: Path) -> None:
     model = bert()
     model.resize_token_embeddings(120)
