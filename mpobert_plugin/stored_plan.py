@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.families.derived import MARK
 from mpobert_plugin.locate import family_of, layer_names
 from mpobert_plugin.outside import EMBEDDING, MOST_SITES, outside_matrix, outside_paths
 from mpobert_plugin.parts import layers_of_role, linears_of, lists_of_layers
@@ -33,7 +34,7 @@ def check_plan(model: PreTrainedModel, plan: ConversionPlan) -> None:
         When family, number of layers, roles or sizes differ.
     """
     family = family_of(model)
-    check_layers(plan, family, len(layer_names(model)))
+    check_layers(plan, family, len(layer_names(model)), _of_another_class(model, plan))
     if plan.sources is not None and not family.repeats_layers:
         raise CheckpointError(
             f"the stored plan must have no sources, since {family.name} copies no layers, got "
@@ -98,7 +99,21 @@ def _check_outside(model: PreTrainedModel, plan: ConversionPlan) -> None:
             )
 
 
-def check_layers(plan: ConversionPlan, family: Family, n_layers: int) -> None:
+def _of_another_class(model: PreTrainedModel, plan: ConversionPlan) -> str:
+    """Return what to do with a folder of a larger class than the one that is loaded, if it is."""
+    own, stored = type(model).__name__, (model.config.architectures or [""])[0]
+    if stored in ("", own) or plan.family.partition(MARK)[0] != model.config.model_type:
+        return ""
+    return (
+        f"The folder is that of a {stored}, and a {own} has other lists of layers: load it with "
+        f"{stored}.from_pretrained and take the part out of it; or save what "
+        f"mpobert_plugin.merge returns of it, which {own}.from_pretrained loads."
+    )
+
+
+def check_layers(
+    plan: ConversionPlan, family: Family, n_layers: int, other_class: str = ""
+) -> None:
     """Refuse a plan for another family or another number of layers.
 
     Parameters
@@ -109,6 +124,8 @@ def check_layers(plan: ConversionPlan, family: Family, n_layers: int) -> None:
         Family of the model.
     n_layers : int
         Layers of the model.
+    other_class : str
+        What to do where the folder is known to be one of another class.
 
     Raises
     ------
@@ -125,7 +142,7 @@ def check_layers(plan: ConversionPlan, family: Family, n_layers: int) -> None:
         return
     remedy = "Its config.json was changed."
     if plan.family != family.name:
-        remedy = (
+        remedy = other_class or (
             f"If {plan.family} is a family of your own, register it before loading, with "
             "mpobert_plugin.families.register_family; else its config.json was changed."
         )

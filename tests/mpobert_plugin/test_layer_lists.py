@@ -14,6 +14,7 @@ from torch import nn
 from transformers import (
     AutoModel,
     BartConfig,
+    BartForCausalLM,
     BartForConditionalGeneration,
     CLIPConfig,
     CLIPModel,
@@ -23,6 +24,7 @@ from transformers import (
     MarianModel,
     MarianMTModel,
     T5Config,
+    T5EncoderModel,
     T5ForConditionalGeneration,
 )
 
@@ -343,6 +345,23 @@ def test_changed_files_are_refused(change: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=text):
         BartForConditionalGeneration.from_pretrained(tmp_path)
+
+
+PARTS = [(BartForCausalLM, bart, "*.fc1"), (T5EncoderModel, t5, "*.wo")]
+
+
+@pytest.mark.parametrize(("part", "make", "target"), PARTS)
+def test_a_part_is_told_whose_folder_it_is(
+    part: Any, make: Any, target: str, tmp_path: Path
+) -> None:
+    whole = mp.convert(make(), targets=[target], n=2)
+    name = type(whole).__name__
+    whole.save_pretrained(tmp_path / "whole")
+    text = rf"The folder is that of a {name}, .* {name}\.from_pretrained .* mpobert_plugin\.merge"
+    with pytest.raises(CheckpointError, match=text):
+        part.from_pretrained(tmp_path / "whole")
+    mp.merge(whole).save_pretrained(tmp_path / "plain")
+    part.from_pretrained(tmp_path / "plain")
 
 
 def test_a_map_of_more_layers_than_a_bank_has_is_told() -> None:
