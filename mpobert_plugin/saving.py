@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel
 
-from mpobert_plugin.errors import SharingError
+from mpobert_plugin.errors import SharingError, shorten
 from mpobert_plugin.guard import check_saving
 from mpobert_plugin.loadable import check_tensors_to_save
 from mpobert_plugin.locate import BANKS, base_of
@@ -42,7 +42,7 @@ def check_places(
     ------
     SharingError
         When a place does not hold what the plan says, or tensors are not those that loading
-        would look for; full names are told.
+        would look for, or have no values; full names are told.
     ConversionError
         When adapters are merged.
 
@@ -62,6 +62,19 @@ def check_places(
         raise SharingError(f"{place} Nothing was written.")
     if whole:
         check_tensors_to_save(model, state_dict)
+        _check_values(model, model.state_dict() if state_dict is None else state_dict)
+
+
+def _check_values(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors without values, but for those that transformers brings back from a disk."""
+    away = set(getattr(model, "hf_device_map", {}).values()) & {"cpu", "disk"}
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta and tensor.numel()]
+    if empty and not away:
+        raise SharingError(
+            f"what is saved must have values, got tensors on the meta device: {shorten(empty)}. "
+            "Give the model values first, with mpobert_plugin.load_state_dict(model, state_dict, "
+            "assign=True), or pass them as state_dict. Nothing was written."
+        )
 
 
 def _check_banks_are_gone(model: PreTrainedModel) -> None:

@@ -335,6 +335,10 @@ NO_TENSORS: dict[str, tuple[Any, str]] = {
     "a list": (lambda _: [1, 2], r"state_dict must map names to tensors, got list\. Pass what"),
     "a number": (lambda own: {**own, "bert.x": 3}, r"got int for 'bert\.x'\. Leave it out"),
     "a type": (lambda own: {**own, "bert.x": torch.int8}, r"got dtype for .* torch has quantized"),
+    "no values": (
+        lambda own: {name: tensor.to("meta") for name, tensor in own.items()},
+        r"must have values, got tensors on the meta device: bert\.embeddings\S+, .*assign=True",
+    ),
     "a part": (lambda own: dict(list(own.items())[:3]), r"got \d+ missing: bert\."),
 }
 
