@@ -47,7 +47,10 @@ BATCHES = [ids(8, 12), ids(3, 9)]
         {"max_bond": 6, "sharing": "albert", "fit": "mean", "n": 3},
         {"sharing": "groups:2", "fit": "mean", "n": 3},
         {"sharing": "all", "fit": "joint", "n": 3},
-        {"sharing": "groups:2", "fit": "joint", "n": 3, "max_bond": 6, "gauge": "central"},
+        pytest.param(
+            {"sharing": "groups:2", "fit": "joint", "n": 3, "max_bond": 6, "gauge": "central"},
+            marks=pytest.mark.slow,
+        ),
         {
             "sharing": "all",
             "fit": "joint",

@@ -81,7 +81,8 @@ def test_the_program_owns_every_tensor_of_the_banks_once():
 # torch's own tracing makes an object of a Function, and warns of what the cache is told.
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False])
 def test_shared_biases_and_norms_are_exported_strictly_with_gradients(training):
     model = mp.convert(
         tiny_bert(num_hidden_layers=2), sharing="all", fit="mean", share_bias="all",

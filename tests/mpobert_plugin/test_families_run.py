@@ -209,6 +209,7 @@ def graph_loss(output):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("model_type", compiled("llama"))
 def test_a_compiled_model_is_one_graph(model_type, train):
