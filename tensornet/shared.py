@@ -81,7 +81,7 @@ def shared_mpo(
     metric : Array, shape (cols, cols) or (n, cols, cols), or sequence of Array, optional
         One H for all matrices, or one for each: symmetric, positive semidefinite, such as the
         mean of x x^T over inputs x of a layer. Errors are then those of the outputs,
-        |(W - M) H^(1/2)|, and so are those of ``rtol``, ``weights``, ``progress`` and the
+        ‖(W - M) H^(1/2)‖, and so are those of ``rtol``, ``weights``, ``progress`` and the
         history; each certificate is a :class:`MetricCertificate`. The cores of the plain
         decomposition are the start, and no sweep raises their error in the metrics.
     rtol : float, optional

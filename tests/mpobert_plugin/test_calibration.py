@@ -51,13 +51,16 @@ BATCHES = [ids(8, 12), ids(3, 9)]
             {"sharing": "groups:2", "fit": "joint", "n": 3, "max_bond": 6, "gauge": "central"},
             marks=pytest.mark.slow,
         ),
-        {
-            "sharing": "all",
-            "fit": "joint",
-            "n": 3,
-            "adapter_rank": 3,
-            "adapter_targets": TWO,
-        },
+        pytest.param(
+            {
+                "sharing": "all",
+                "fit": "joint",
+                "n": 3,
+                "adapter_rank": 3,
+                "adapter_targets": TWO,
+            },
+            marks=pytest.mark.slow,
+        ),
         {"max_bond": 4, "n": 3, "adapter_rank": 2, "adapter_fit": "residual"},
     ],
 )

@@ -207,7 +207,7 @@ def test_a4_each_thread_reads_what_it_was_handed():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a4_compiled_models_in_a_thread(whole):
     from torch._dynamo.testing import CompileCounter
 

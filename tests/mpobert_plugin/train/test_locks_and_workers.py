@@ -106,7 +106,9 @@ def test_leftovers_are_what_was_written_aside_and_nothing_else(tmp_path):
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
 )
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGBUS, marks=pytest.mark.slow)]
+)
 def test_a_worker_that_is_killed_ends_the_run_with_advice(corpus, tmp_path, number):
     def kill(step, _steps):
         if step == 3:
