@@ -15,6 +15,7 @@ UNRENDERED = (":param", ":math:", ":ref:", ":class:", ":func:", ":term:", "{term
 
 # Abbreviations that a page may use: defined in the glossary, or known to every reader.
 KNOWN = {"ALBERT", "BERT", "MPO", "MPOBERT", "MPOs", "PEFT", "SVD", "SVDs", "TT"}
+KNOWN |= {"BART", "CLIP"}
 KNOWN |= {"CPUs", "ELECTRA", "EMNLP", "GPT", "GPUs", "ICLR", "IDs", "LAMB", "LM", "MPOBERTs", "OPT"}
 KNOWN |= {"NOT", "NOTE", "RMS", "SDPA", "SGD", "SHA", "SIGTERM", "WITHOUT", "XL", "XLM", "YAML"}
 KNOWN |= {"API", "CI", "CPU", "CUDA", "GPU", "JSON", "MIT", "PNG", "QR", "URL"}
