@@ -31,8 +31,8 @@ _REMEDY = (
 
 def check_tensors_to_save(
     model: PreTrainedModel, state_dict: Mapping[str, Tensor] | None = None
-) -> None:
-    """Refuse to save a model whose tensors are not those that loading would look for.
+) -> Mapping[str, Tensor]:
+    """Return what is to be saved, if its tensors are those that loading will look for.
 
     A model as it was converted or loaded is known by the names and shapes of its tensors. For
     any other one, its architecture is made again from its configuration, without memory, as
@@ -44,6 +44,11 @@ def check_tensors_to_save(
         A converted model.
     state_dict : mapping of str to Tensor, optional
         What is to be saved in place of the model's own tensors.
+
+    Returns
+    -------
+    mapping of str to Tensor
+        `state_dict`, or that of the model.
 
     Raises
     ------
@@ -57,7 +62,8 @@ def check_tensors_to_save(
     Examples
     --------
     >>> import mpobert_plugin as mp
-    >>> check_tensors_to_save(mp.build("mpobert-12", head="none", device="meta"))
+    >>> len(check_tensors_to_save(mp.build("mpobert-12", head="none", device="meta")))
+    50
     """
     plan = getattr(getattr(model.config, "quantization_config", None), "plan", None)
     if not isinstance(plan, ConversionPlan):
@@ -71,16 +77,17 @@ def check_tensors_to_save(
         check_depth(model.config, plan)
     except CheckpointError as error:
         raise _not_loadable(error) from error
-    whole = _shapes(model.state_dict() if state_dict is None else state_dict)
+    tensors = model.state_dict() if state_dict is None else state_dict
+    whole = _shapes(tensors)
     known = banks_of(model).as_attached
     if known is not None and note(model, whole).same(known):
-        return
+        return tensors
     skeleton = None
     # A class of the user's own may ask for more than a configuration.
     with suppress(TypeError):
         skeleton = plain_skeleton(model)
     if skeleton is None:
-        return
+        return tensors
     try:
         check_plan(skeleton, plan)
     except CheckpointError as error:
@@ -89,6 +96,7 @@ def check_tensors_to_save(
     if state_dict is None:
         _check_ties(model, skeleton)
     _refuse(model, compare(skeleton, whole))
+    return tensors
 
 
 def _shapes(state_dict: object) -> dict[str, tuple[int, ...]]:

@@ -61,8 +61,7 @@ def check_places(
     for place in misplaced(model):
         raise SharingError(f"{place} Nothing was written.")
     if whole:
-        check_tensors_to_save(model, state_dict)
-        _check_values(model, model.state_dict() if state_dict is None else state_dict)
+        _check_values(model, check_tensors_to_save(model, state_dict))
 
 
 def _check_values(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
