@@ -14,7 +14,7 @@ from tensornet.layout import MatrixLayout
 from tensornet.stack_storage import Numbers, squared_norms
 from tensornet.storage import weight
 from tensornet.typing import Array
-from tensornet.whitening import checked_metric
+from tensornet.whitening import checked_metric, site_sum
 
 # Share of the mean eigenvalue that is added to an average, so that its inverse exists.
 _LEAST_SHARE = 1e-9
@@ -127,17 +127,10 @@ def site_averages(metrics: MetricStack, layout: MatrixLayout, backend: Backend) 
     sizes = np.einsum("njj->n", host).real / layout.padded_shape[1]
     averages = []
     for k, j in enumerate(dims):
-        means = np.stack([_site_average(one, k, layout) for one in host])
+        others = layout.padded_shape[1] // j
+        means = np.stack([site_sum(one, k, layout) / others for one in host])
         # A metric without entries is taken for a multiple of the identity.
         means /= np.where(sizes > 0.0, sizes, 1.0)[:, None, None]
         means = (means + _LEAST_SHARE * np.eye(j)) * sizes[:, None, None] ** (1.0 / n)
         averages.append(backend.like(means, metrics.matrices))
     return averages
-
-
-def _site_average(metric: Numbers, k: int, layout: MatrixLayout) -> Numbers:
-    dims, missing = layout.col_dims, layout.padded_shape[1] - layout.cols
-    left, right = math.prod(dims[:k]), math.prod(dims[k + 1 :])
-    padded = np.pad(metric, (0, missing)) if missing else metric
-    split = padded.reshape(left, dims[k], right, left, dims[k], right)
-    return np.asarray(np.einsum("ajbakb->jk", split) / (left * right))

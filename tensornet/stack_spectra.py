@@ -14,6 +14,7 @@ from tensornet.backend import Backend
 from tensornet.eigen import say_failed
 from tensornet.stack_storage import NearOne, Numbers
 from tensornet.sweep import meeting_site
+from tensornet.truncation import tail_weights
 from tensornet.typing import Array
 
 
@@ -78,7 +79,7 @@ def _tails(tensors: Array, backend: Backend) -> list[Numbers] | None:
             except backend.no_convergence as error:
                 say_failed(f"the eigensolver on {backend.place(gram)}", gram, error)
                 return None
-            found[place] = _tail_stack(np.maximum(weights[:, ::-1], 0.0))
+            found[place] = tail_weights(np.maximum(weights[:, ::-1], 0.0))
     return [found[bond] for bond in range(1, len(sites))]
 
 
@@ -91,8 +92,3 @@ def _traced(gram: Array, site: int, *, left: bool, backend: Backend) -> Array:
         return sum(parts[:, :, k, :, k] for k in range(site))
     parts = backend.tl.reshape(gram, (batch, site, outer, site, outer))
     return sum(parts[:, k, :, k] for k in range(site))
-
-
-def _tail_stack(weights: Numbers) -> Numbers:
-    tails = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1]
-    return np.concatenate([tails, np.zeros((len(weights), 1))], axis=1)

@@ -127,7 +127,7 @@ class Limits:
 
 
 def tail_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the weight discarded by keeping k = 0, 1, ..., m values; shape (m + 1,).
+    """Return the weight discarded by keeping k = 0, 1, ..., m values; shape (..., m + 1).
 
     Summed from the small end, so that small tails are not lost in rounding.
 
@@ -136,7 +136,8 @@ def tail_weights(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     >>> tail_weights(np.array([4.0, 2.0, 1.0])).tolist()
     [7.0, 3.0, 1.0, 0.0]
     """
-    return np.concatenate([np.cumsum(weights[::-1])[::-1], [0.0]])
+    tails = np.cumsum(weights[..., ::-1], axis=-1)[..., ::-1]
+    return np.concatenate([tails, np.zeros((*weights.shape[:-1], 1))], axis=-1)
 
 
 def still_right(tail: np.ndarray[Any, Any], trusted: float) -> bool:

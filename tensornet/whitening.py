@@ -110,19 +110,30 @@ def site_metrics(metric: Metric, layout: MatrixLayout, backend: Backend) -> list
     metric of its own; directions with less than 1e-9 of the largest count as having that much,
     so that the inverse exists.
     """
-    host, cols = backend.numbers(metric.matrix), layout.cols
-    padded = np.zeros((layout.padded_shape[1],) * 2, dtype=host.dtype)
-    padded[:cols, :cols] = host
+    host = backend.numbers(metric.matrix)
     pairs = []
-    for k, j in enumerate(layout.col_dims):
-        left, right = math.prod(layout.col_dims[:k]), math.prod(layout.col_dims[k + 1 :])
-        average = np.einsum("ajbakb->jk", padded.reshape(left, j, right, left, j, right))
-        values, vectors = np.linalg.eigh(average)
+    for k in range(layout.n_sites):
+        values, vectors = np.linalg.eigh(site_sum(host, k, layout))
         largest = values[-1] if values[-1] > 0.0 else 1.0
         roots = np.sqrt(np.maximum(values, _LEAST_SHARE * largest) / largest)
         both = ((vectors * r) @ vectors.conj().T for r in (roots, 1.0 / roots))
         pairs.append(tuple(backend.like(m, metric.matrix) for m in both))
     return pairs
+
+
+def site_sum(metric: np.ndarray[Any, Any], k: int, layout: MatrixLayout) -> np.ndarray[Any, Any]:
+    """Return a metric summed over the columns of all sites but one: its partial trace.
+
+    Examples
+    --------
+    >>> site_sum(np.diag([1.0, 2.0, 3.0]), 0, MatrixLayout((1, 1), (2, 2), 1, 3)).diagonal()
+    array([3., 3.])
+    """
+    dims, missing = layout.col_dims, layout.padded_shape[1] - layout.cols
+    left, right = math.prod(dims[:k]), math.prod(dims[k + 1 :])
+    padded = np.pad(metric, (0, missing)) if missing else metric
+    split = padded.reshape(left, dims[k], right, left, dims[k], right)
+    return np.asarray(np.einsum("ajbakb->jk", split))
 
 
 def _same_home(metric: Array, W: Array, argument: str) -> None:
