@@ -168,7 +168,7 @@ class TestTheRealAlbert:
         assert report.largest < 6e-8
         with torch.no_grad():
             difference = (model(**given).logits - before).abs().max() / before.abs().max()
-        assert difference < 1e-5
+        assert difference < 1e-4
         mp.unmerge_adapters(model)
         with torch.no_grad():
             assert torch.equal(model(**given).logits, before)

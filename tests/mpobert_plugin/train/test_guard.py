@@ -117,7 +117,9 @@ def test_a_rate_that_is_far_too_large_explodes_and_stops(corpus, tmp_path, guard
         steps=100, lr=3.0, optimizer="adamw", clip=0.0, warmup_ratio=1.0, guard=guard,
         save_every=0, log_every=100,
     )  # fmt: skip
-    with pytest.raises(DivergenceError, match="far above its mean of the last steps") as error:
+    # Which of the two comes first depends on how a processor rounds.
+    text = "far above its mean of the last steps|50 steps one after the other overflowed"
+    with pytest.raises(DivergenceError, match=text) as error:
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
     back = "goes back to the last checkpoint" if guard == "stop" else "found no checkpoint"
     assert f"guard='rollback' {back}" in str(error.value)
