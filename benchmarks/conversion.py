@@ -21,6 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "exact, gauge identity": {"gauge": "identity"},
     "max_bond=64": {"max_bond": 64},
     "rtol=0.3": {"rtol": 0.3},
+    "ratio=0.5": {"ratio": 0.5},
 }
 
 

@@ -12,6 +12,7 @@ from tensornet.allocation import Allocation, Allotment
 from tensornet.cached import CachedMPO
 from tensornet.candidates import Candidate, SearchResult
 from tensornet.certificate import Certificate, MetricCertificate
+from tensornet.common_bonds import common_bonds
 from tensornet.contract.chain import contract_matrix, contract_tensor
 from tensornet.contract.matrix_plan import BreakEven, break_even
 from tensornet.contract.plan import Plan
@@ -57,6 +58,7 @@ __all__ = [
     "account",
     "allocate",
     "break_even",
+    "common_bonds",
     "contract",
     "contract_matrix",
     "contract_tensor",

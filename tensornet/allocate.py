@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any
 
 from tensornet.allocation import Allocation, Allotment, root
+from tensornet.backend import load_backend, shared_with_numpy
 from tensornet.checks import array, choice, describe, integer, positives, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
 from tensornet.fitting import below_ratio, ratio_budget
@@ -22,6 +23,7 @@ from tensornet.fronts import ONE, SHARE, Choice, Copies, Front, front_of, front_
 from tensornet.layout import matrix_layout
 from tensornet.network import MPO
 from tensornet.shares import Shares, least_params, within_budget, within_error
+from tensornet.threads import side_by_side
 from tensornet.typing import Array, ShapeSpec
 
 _Named = list[tuple[str, Any]]
@@ -42,8 +44,9 @@ def allocate(
 ) -> Allocation:
     """Return bonds for many matrices that serve one budget, or one tolerance, best.
 
-    Only spectra are computed and kept, one matrix at a time: a mapping may load its matrices
-    when they are asked for. :func:`mpo` then makes the networks, one by one::
+    Only spectra are computed and kept. A mapping other than a dict may load its matrices when
+    they are asked for, one at a time; those of a dict or a list are looked at side by side, on
+    as many threads as the linear algebra library has. :func:`mpo` then makes the networks::
 
         for a in allocation:
             network = Ws[a.name] if a.dense else tn.mpo(Ws[a.name], a.layout, bonds=a.bonds)
@@ -135,7 +138,8 @@ def allocate(
     target = 1.0 if rtol is None else tolerance(rtol, "float64", 1)
     share = min(SHARE, target**2 / 10)
     stored = _copies(copies, names)
-    fronts = [_front(name, Ws, shape, share).copied(stored.get(name, ONE)) for name in names]
+    made = _fronts(names, Ws, shape, share)
+    fronts = [f.copied(stored.get(name, ONE)) for name, f in zip(names, made, strict=True)]
     scaled, products = _scaled(fronts, factors, measure), measure == "retained"
     counted = [front.retained() for front in fronts] if products else fronts
     if rtol is not None:
@@ -203,6 +207,20 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
     return positives("weights", weights, names)
 
 
+def _fronts(names: Sequence[str], Ws: Any, shape: Any, share: float) -> list[Front]:
+    """Return the fronts of all matrices, on several threads where all are in memory already."""
+
+    def work(name: str) -> Front:
+        return _front(name, Ws, shape, share)
+
+    if not isinstance(Ws, dict | list | tuple):
+        return [work(name) for name in names]
+    held = Ws.values() if isinstance(Ws, dict) else Ws
+    sizes = [math.prod(getattr(W, "shape", ())) for W in held]
+    here = all("cpu" in str(getattr(W, "device", "cpu")).lower() for W in held)
+    return side_by_side(work, names, size=max(sizes)) if here else [work(name) for name in names]
+
+
 def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
     given = Ws[name] if isinstance(Ws, Mapping) else Ws[int(name)]
     own = shape.get(name) if isinstance(shape, Mapping) else shape
@@ -215,6 +233,9 @@ def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
     backend, matrix = array(f"Ws[{name!r}]", given, 3 if several else 2)
     rows, cols = (int(d) for d in matrix.shape[-2:])
     layout = matrix_layout(rows, cols, own)
+    host = shared_with_numpy(matrix, backend)
+    if host is not None:
+        matrix, backend = host, load_backend("numpy")
     if not several:
         return front_of(matrix, layout, backend, share)
     return mean_front([front_of(one, layout, backend, share) for one in matrix])

@@ -7,9 +7,9 @@ less than the most demanding one is filled up: isometric cores stay so, the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,17 +17,15 @@ from tensornet.backend import (
     Backend,
     dtype_name,
     load_backend,
-    n_elements,
     shared_with_numpy,
     work_dtype,
 )
 from tensornet.bonds import late_bonds, structural_bonds
-from tensornet.budget import fewest_params, least_error
 from tensornet.canonical import symmetric
 from tensornet.certificate import Certificate, without_padding
 from tensornet.cores import relative_distance
 from tensornet.errors import OptionError, ToleranceError, complaint
-from tensornet.fitting import DOUBLE_SHARE, NOISY_SHARE, Found, TensorSource, budget
+from tensornet.fitting import Found
 from tensornet.interleave import fold_into
 from tensornet.layout import MatrixLayout
 from tensornet.limits import DOUBLE, certify, make_limits
@@ -39,31 +37,13 @@ from tensornet.single import (
     decompose_tensor,
     requested_caps,
 )
-from tensornet.stack import MPOBatch, contract_stack, fold_stack, split_stack
-from tensornet.stack_spectra import joined_tails
-from tensornet.stack_storage import NearOne, Numbers, filled_up, narrowed_stack, near_one
+from tensornet.stack import MPOBatch, contract_stack, split_stack
+from tensornet.stack_bonds import Job, Seen, each_of, near_ones, pieces_of, with_common_bonds
+from tensornet.stack_storage import Numbers, filled_up, narrowed_stack
 from tensornet.stack_sweep import SweptStack, move_centers, sweep_stack
 from tensornet.storage import carried, in_double
 from tensornet.sweep import Swept, meeting_site
-from tensornet.threads import AT_ONCE, side_by_side
 from tensornet.typing import Array, Cores
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-# Matrices that were looked at before they are cut, by their number, or what was found out alone.
-_Seen = dict[int, Looked | Found]
-# Share of the squared norm down to which spectra are wanted when a budget is spent.
-_SHARE = 1e-10
-
-
-class _Job(NamedTuple):
-    """What is the same for all matrices."""
-
-    layout: MatrixLayout
-    request: Request
-    dtype: str
-    backend: Backend
 
 
 class _Part(NamedTuple):
@@ -103,7 +83,7 @@ def decompose_batch(
     BondError, OptionError, ToleranceError
         As for a single matrix; the matrix that cannot keep the tolerance is named.
     """
-    job = _Job(layout, request, dtype_name(matrices), backend)
+    job = Job(layout, request, dtype_name(matrices), backend)
     host = None if stacked else shared_with_numpy(matrices, backend)
     if host is None:
         return _assembled(_parts(matrices, job, stacked), job)
@@ -114,96 +94,25 @@ def decompose_batch(
     return _assembled(parts, job)
 
 
-def _parts(matrices: Array, job: _Job, stacked: bool | None) -> list[_Part]:
+def _parts(matrices: Array, job: Job, stacked: bool | None) -> list[_Part]:
     """Return the decompositions, all with the bonds of the most demanding matrix."""
     request, n = job.request, int(matrices.shape[0])
     if stacked is None:
         stacked = "cpu" not in job.backend.place(matrices).lower()
     stacked = stacked and request.gauge != "identity" and n > 1
-    seen: _Seen = {}
+    seen: Seen = {}
     budgeted = (request.max_params, request.rtol) != (None, None)
     if n > 1 and budgeted and request.gauge != "identity":
-        room = None if stacked else AT_ONCE * n // n_elements(matrices)
-        job = job._replace(request=_with_common_bonds(matrices, job, seen, room))
+        job = job._replace(request=with_common_bonds(matrices, job, seen, stacked=stacked))
     if stacked:
-        parts = [_stacked(piece, job) for piece in _pieces(matrices)]
+        parts = [_stacked(piece, job) for piece in pieces_of(matrices, job)]
     else:
         parts = [_one_by_one(matrices, job, seen)]
     common = _most(part.bonds for part in parts)
     return [_with_bonds(part, common, job) for part in parts]
 
 
-def _with_common_bonds(matrices: Array, job: _Job, seen: _Seen, room: int | None) -> Request:
-    """Return the request with bonds that suit all matrices together, as far as spectra tell.
-
-    Under ``max_params`` they make the sum of the squared relative errors least; under ``rtol``
-    they are the fewest parameters with which every matrix keeps it. What each would choose for
-    itself may differ in kind, and the largest of all that could be no cut at all. The first
-    ``room`` matrices, and what was found out about them, are put into ``seen``; None for stacked
-    linear algebra, which keeps nothing.
-    """
-    request, sites = job.request, job.layout.site_dims
-    caps, _ = requested_caps(sites, request)
-    if request.rtol is None:
-        sums = _tails(matrices, job, _SHARE, np.add, seen, room)
-        bonds = least_error(sites, sums, budget(request.max_params, sites), caps)
-        return request._replace(max_params=None, max_bond=None, bonds=bonds)
-    limits = make_limits(caps, request.rtol, job.dtype, 1.0, forced=False)
-    worst = _tails(matrices, job, limits.allowed / len(caps), np.maximum, seen, room)
-    return request._replace(max_bond=None, bonds=fewest_params(sites, worst, limits.allowed, caps))
-
-
-def _tails(
-    matrices: Array, job: _Job, share: float, join: np.ufunc, seen: _Seen, room: int | None
-) -> list[Numbers]:
-    """Return the tails of all matrices, as shares of their squared norms, joined into one."""
-    if room is None and share >= (DOUBLE_SHARE if job.dtype in DOUBLE else NOISY_SHARE):
-        stacks = (_near_one(piece, job) for piece in _pieces(matrices))
-        found = joined_tails(stacks, join, job.backend)
-        if found is not None:
-            return found
-    noise = make_limits((1,) * (job.layout.n_sites + 1), None, job.dtype, 1.0, forced=False).noise
-
-    def work(k: int) -> list[Numbers] | None:
-        looked = Looked(*carried(job.layout.fold(matrices[k]), job.backend))
-        total = looked.weight
-        if total == 0.0:
-            return None
-        source = TensorSource(looked.tensor, total, noise * total, job.backend)
-        found = source.find(share, gentle=job.request.rtol is not None)
-        if room is not None and k < room:
-            seen[k] = looked._replace(found=found)
-        elif room is not None and found.size * int(matrices.shape[0]) <= AT_ONCE:
-            seen[k] = found  # less than the matrix, which is folded once more
-        return [t / total for t in found.tails]
-
-    joined: list[Numbers] = [np.zeros(1)] * (job.layout.n_sites - 1)
-    for tails in _each(work, range(int(matrices.shape[0])), matrices):
-        if tails is not None:
-            joined = [_joined(a, t, join) for a, t in zip(joined, tails, strict=True)]
-    return joined
-
-
-def _each(work: Callable[[T], R], pieces: Sequence[T], matrices: Array) -> list[R]:
-    """Return what ``work`` makes of the pieces, on several threads where numpy does it."""
-    if isinstance(matrices, np.ndarray):
-        return side_by_side(work, pieces, size=matrices[0].size)
-    return [work(piece) for piece in pieces]
-
-
-def _joined(a: Numbers, b: Numbers, join: np.ufunc) -> Numbers:
-    # Spectra may be cut off where nothing is left: their tails go on with zeros.
-    size = max(len(a), len(b))
-    return np.asarray(join(np.pad(a, (0, size - len(a))), np.pad(b, (0, size - len(b)))))
-
-
-def _pieces(matrices: Array) -> list[Array]:
-    n = int(matrices.shape[0])
-    size = max(1, AT_ONCE * n // n_elements(matrices))
-    return [matrices[start : start + size] for start in range(0, n, size)]
-
-
-def _one_by_one(matrices: Array, job: _Job, seen: _Seen | None = None) -> _Part:
+def _one_by_one(matrices: Array, job: Job, seen: Seen | None = None) -> _Part:
     """Return the decomposition of each matrix, written to its place in the stacks at once.
 
     Nothing is kept of a matrix that was ``seen`` before once it is done.
@@ -221,7 +130,7 @@ def _one_by_one(matrices: Array, job: _Job, seen: _Seen | None = None) -> _Part:
         _store(one.cores, k, cores, apart)
         return one.certificate
 
-    certificates = _each(work, range(n), matrices)
+    certificates = each_of(work, range(n), matrices)
     if apart:
         cores = _with_room(cores, apart, first.center, job)
     part = _Part(cores, first.center, certificates)
@@ -244,7 +153,7 @@ def _room(core: Array, n: int) -> Array:
     return np.empty(shape, core.dtype) if isinstance(core, np.ndarray) else core.new_empty(shape)
 
 
-def _with_room(cores: Cores, apart: dict[int, Cores], center: int | None, job: _Job) -> Cores:
+def _with_room(cores: Cores, apart: dict[int, Cores], center: int | None, job: Job) -> Cores:
     """Return stacks with bonds that suit all: those that are stacked, and those apart."""
     n = int(cores[0].shape[0])
     chains = [apart.get(k) or tuple(core[k] for core in cores) for k in range(n)]
@@ -267,7 +176,7 @@ def _lies_in(stack: Array, core: Array) -> bool:
 
 
 def _single(
-    matrix: Array, k: int, job: _Job, looked: Looked | Found | None, place: Array | None = None
+    matrix: Array, k: int, job: Job, looked: Looked | Found | None, place: Array | None = None
 ) -> Made:
     """Return the decomposition of a matrix; its core may then lie where it was folded to."""
     try:
@@ -285,20 +194,20 @@ def _single(
         raise type(error)(f"W[{k}]: {error}") from None
 
 
-def _cut(looked: Looked, job: _Job) -> Made:
+def _cut(looked: Looked, job: Job) -> Made:
     caps, forced = requested_caps(job.layout.site_dims, job.request)
     return decompose_looked(
         looked, caps, job.request, job.dtype, job.backend, forced=forced, fresh=True
     )
 
 
-def _stacked(matrices: Array, job: _Job) -> _Part:
+def _stacked(matrices: Array, job: Job) -> _Part:
     """Return the decomposition of some matrices by stacked linear algebra."""
     backend, layout, request = job.backend, job.layout, job.request
     caps, forced = requested_caps(layout.site_dims, request)
     if late_bonds(layout.site_dims, caps, meeting_site(layout.site_dims))[0]:
         return _one_by_one(matrices, job)  # these have an order of their own
-    data = _near_one(matrices, job)
+    data = near_ones(matrices, job)
     limits = [
         make_limits(caps, request.rtol, job.dtype, float(w), forced=forced) for w in data.weights
     ]
@@ -323,16 +232,11 @@ def _stacked(matrices: Array, job: _Job) -> _Part:
     return _inside(part, matrices, job) if layout.padded else part
 
 
-def _near_one(matrices: Array, job: _Job) -> NearOne:
-    folded = fold_stack(matrices, job.layout, job.backend)
-    return near_one(job.backend.cast(folded, work_dtype(job.dtype)), job.backend)
-
-
 def _most(bonds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(max(column) for column in zip(*bonds, strict=True))
 
 
-def _with_bonds(part: _Part, bonds: tuple[int, ...], job: _Job) -> _Part:
+def _with_bonds(part: _Part, bonds: tuple[int, ...], job: Job) -> _Part:
     if part.bonds == bonds:
         return part
     batch, stack = int(part.cores[0].shape[0]), job.backend.tl.stack
@@ -343,7 +247,7 @@ def _with_bonds(part: _Part, bonds: tuple[int, ...], job: _Job) -> _Part:
     return part._replace(cores=tuple(stack(list(cores)) for cores in zip(*each, strict=True)))
 
 
-def _assembled(parts: Sequence[_Part], job: _Job) -> MPOBatch:
+def _assembled(parts: Sequence[_Part], job: Job) -> MPOBatch:
     certificates = tuple(c for part in parts for c in part.certificates)
     cores = parts[0].cores
     if len(parts) > 1:
@@ -353,7 +257,7 @@ def _assembled(parts: Sequence[_Part], job: _Job) -> MPOBatch:
     return MPOBatch._from(split, job.layout, parts[0].center, certificates)
 
 
-def _gauged(swept: SweptStack, job: _Job) -> tuple[Cores, int | None]:
+def _gauged(swept: SweptStack, job: Job) -> tuple[Cores, int | None]:
     n, gauge, backend = job.layout.n_sites, job.request.gauge, job.backend
     if gauge != "symmetric":
         target = {"central": n // 2, "left": n - 1, "right": 0}[gauge]
@@ -377,7 +281,7 @@ def _factors(n: int, center: int | None, scales: Numbers) -> list[Numbers | None
     return factors
 
 
-def _inside(part: _Part, matrices: Array, job: _Job) -> _Part:
+def _inside(part: _Part, matrices: Array, job: Job) -> _Part:
     """Return the part with certificates for padded matrices: errors without the padding."""
     backend, (_, wide) = job.backend, in_double(part.cores)
     rebuilt = contract_stack(split_stack(wide, job.layout, backend), job.layout, backend)

@@ -219,11 +219,11 @@ class _Job:
     def _common(self, rtol: float) -> tuple[int, ...]:
         """Return the fewest bonds with which every matrix keeps the tolerance."""
         limits = {"rtol": rtol, **self.caps(self.spec.bond_dims)}
-        stack = torch.stack(self.shared.values)
+        values = [matrix.detach() for matrix in self.shared.values]
         try:
-            return tn.mpo(stack, layout_of(self.spec), gauge="central", **limits).bond_dims  # type: ignore[arg-type]
+            return tn.common_bonds(values, layout_of(self.spec), **limits)  # type: ignore[arg-type]
         except tn.errors.TensorNetError:
-            for group in range(len(self.shared.values)):
+            for group in range(len(values)):
                 self._network(group, gauge="central", **limits)  # says whose fault it is
             raise
 

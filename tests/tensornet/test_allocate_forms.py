@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
+import torch
 
 import tensornet as tn
-from tensornet import errors, shares
+from tensornet import errors, shares, threads
 from tensornet.backend import load_backend
 from tensornet.fronts import front_of
 
@@ -158,3 +161,30 @@ def test_a_padded_network_that_was_not_cut_gets_the_bounds_of_its_matrix():
     theirs = tn.allocate([W], max_params=300, shape=3, keep_dense=False)
     assert bonds(ours) == bonds(theirs)
     assert ours.error == pytest.approx(theirs.error, rel=1e-9)
+
+
+def test_libraries_and_lazy_mappings_get_the_same_bonds(monkeypatch):
+    """Matrices in memory are looked at side by side, others one at a time as they are asked for."""
+    rng = np.random.default_rng(0)
+    held = {f"m{k}": rng.normal(size=(48, 48)).astype("float32") for k in range(4)}
+    monkeypatch.setattr(threads, "_WORTH", 1)
+
+    class Lazy(Mapping):
+        asked = ()
+
+        def __getitem__(self, name):
+            self.asked += (name,)
+            return held[name]
+
+        def __iter__(self):
+            return iter(held)
+
+        def __len__(self):
+            return len(held)
+
+    lazy = Lazy()
+    tensors = {name: torch.from_numpy(W) for name, W in held.items()}
+    expected = [a.bonds for a in tn.allocate(list(held.values()), ratio=0.5, shape=3)]
+    for Ws in (lazy, held, tensors):
+        assert [a.bonds for a in tn.allocate(Ws, ratio=0.5, shape=3)] == expected
+    assert lazy.asked == tuple(held)

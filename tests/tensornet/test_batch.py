@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import batch as batches
+from tensornet import stack_bonds
 from tensornet.backend import backend_of
 from tensornet.checks import array
 from tensornet.single import Request
@@ -134,7 +135,7 @@ def test_certificates_are_the_dense_errors(case, stacked, at_once):
         limits["rtol"] = 1e-4
     before = W.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "AT_ONCE", at_once)
+        patch.setattr(stack_bonds, "AT_ONCE", at_once)
         batch = decompose(W, layout, stacked=stacked, **limits)
     assert np.array_equal(W, before)
     slack = 3 * tolerance_of(W.dtype.name, layout.n_sites)
@@ -192,7 +193,7 @@ def test_a_tolerance_is_kept_by_all(stacked):
     layout = tn.matrix_layout(24, 36, SITES)
     for at_once in (1, 10**6):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batches, "AT_ONCE", at_once)
+            patch.setattr(stack_bonds, "AT_ONCE", at_once)
             batch = decompose(W, layout, stacked=stacked, rtol=0.1)
         assert max(errors_of(batch, W)) <= 0.1
         assert batch.bond_dims == tn.mpo(W[1], SITES, rtol=0.1).bond_dims

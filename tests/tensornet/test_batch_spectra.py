@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet import batch as batches
-from tensornet import fitting
+from tensornet import fitting, stack_bonds
 from tensornet.spectra import tensor_spectra
 from tensornet.testing import assert_close
 
@@ -30,7 +29,7 @@ def test_spectra_are_computed_once_as_far_as_there_is_room(monkeypatch, at_once,
     W = gaussian(dtype="float32")
     expected = tn.mpo(W, SITES, rtol=0.3)
     monkeypatch.setattr(fitting, "tensor_spectra", counted)
-    monkeypatch.setattr(batches, "AT_ONCE", at_once)
+    monkeypatch.setattr(stack_bonds, "AT_ONCE", at_once)
     batch = tn.mpo(W, SITES, rtol=0.3)
     assert len(calls) == times
     assert batch.bond_dims == expected.bond_dims

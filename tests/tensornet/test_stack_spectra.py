@@ -7,6 +7,7 @@ import pytest
 
 import tensornet as tn
 from tensornet import batch as batches
+from tensornet import stack_bonds
 from tensornet.backend import backend_of
 from tensornet.fitting import TensorSource
 from tensornet.single import Request
@@ -20,10 +21,10 @@ def test_stacked_spectra_are_those_of_each_matrix(dtype, sites):
     if dtype == "complex128":
         W = W + 1j * gaussian(3, seed=1)
     layout = tn.matrix_layout(24, 36, sites)
-    job = batches._Job(layout, Request(None, None, 0.1, "central"), dtype, backend_of(W))
+    job = stack_bonds.Job(layout, Request(None, None, 0.1, "central"), dtype, backend_of(W))
     for join in (np.maximum, np.add):
-        one_by_one = batches._tails(W, job, 1e-3, join, {}, 0)
-        stacked = batches._tails(W, job, 1e-3, join, {}, None)
+        one_by_one = stack_bonds._tails(W, job, 1e-3, join, {}, stacked=False)
+        stacked = stack_bonds._tails(W, job, 1e-3, join, {}, stacked=True)
         assert len(stacked) == layout.n_sites - 1
         for a, b in zip(one_by_one, stacked, strict=True):
             size = min(len(a), len(b))
@@ -62,7 +63,7 @@ def test_spectra_are_found_once_for_each_matrix_of_a_large_stack(asked, monkeypa
         return found[-1]
 
     # Room for three of the matrices, and for what is found out about all.
-    monkeypatch.setattr(batches, "AT_ONCE", 60_000)
+    monkeypatch.setattr(stack_bonds, "AT_ONCE", 60_000)
     monkeypatch.setattr(TensorSource, "find", counted)
     batch = tn.mpo(W, sites, **asked)
     assert len(found) == 6
