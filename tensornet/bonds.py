@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from tensornet.checks import integer, integers
 from tensornet.errors import BondError, complaint
@@ -207,6 +208,10 @@ def _is_full(bonds: Bonds) -> bool:
 
 
 def _inner(bonds: Bonds, n_sites: int) -> tuple[int, ...]:
+    given: object = bonds
+    if isinstance(given, Integral):
+        remedy = f"One cap for every bond is given as max_bond={bonds}."
+        raise BondError(complaint("bonds", "be 'full' or a sequence of integers", bonds, remedy))
     values = integers("bonds", bonds, BondError)
     if len(values) == n_sites - 1:
         return values

@@ -27,7 +27,8 @@ class Certificate:
         squared relative truncation error is exactly their sum.
     storage_error : float
         Error of storing the cores in their element type (relative). An estimate: roundings of
-        different cores are taken as independent.
+        different cores are taken as independent. After rounding a network whose parts cancel,
+        also what the arithmetic has left of the rest.
     padding_share : float or None
         For a zero-padded matrix, the part of the squared error that lies in the padding, where
         it does no harm, as a share of the squared norm. None without padding.

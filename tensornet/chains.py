@@ -13,9 +13,9 @@ from tensornet.bonds import requested_bonds
 from tensornet.canonical import bond_spectrum, move_center
 from tensornet.certificate import Certificate, magnified, raised
 from tensornet.chain_grams import Gathered, gathered
-from tensornet.checks import integer, one_cap
+from tensornet.checks import integer, one_cap, upward
 from tensornet.contract.chain import fuse
-from tensornet.errors import OptionError, ShapeError, complaint
+from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
 from tensornet.exponents import centered, gathered_first, near_one, shares
 from tensornet.fitting import ChainSource, allowance, fitted, one_budget
 from tensornet.limits import DOUBLE, certify, make_limits, noise
@@ -111,13 +111,24 @@ def rounded(
     if true_norm is not None:
         total = math.ldexp(true_norm[0], true_norm[1] - ready.exponent) ** 2
     rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
+    _check_promise(limits.rtol, ready.cancelled)
     rules = replace(rules, noise=max(rules.noise, ready.cancelled**2 * total))
     source = ChainSource(ready.cores, ready.center, total, backend, ready.found)
     swept = fitted(source, rules, limits.rtol, most)
     middle = move_center(swept.cores, swept.center, n // 2, backend)
     stored, at, storage = _stored(middle, n // 2, ready.exponent, dtype, backend)
+    # What is left of parts that cancelled is known no better than those were.
+    storage = math.hypot(storage, ready.cancelled)
     certificate = magnified(certify(swept, total, storage, 1.0), ready.exponent)
     return Rounded(at_home(stored, cores[0]), at, certificate)
+
+
+def _check_promise(rtol: float | None, cancelled: float) -> None:
+    """Raise where parts of a network cancel so far that what is left has a larger error."""
+    if rtol is not None and rtol < cancelled:
+        expected = f"be at least {upward(cancelled)} for a network whose parts cancel as here"
+        remedy = "What is left of them has few digits. Cut by max_bond, or subtract the matrices."
+        raise ToleranceError(complaint("rtol", expected, f"{rtol:g}", remedy))
 
 
 def _stored(
@@ -165,6 +176,7 @@ def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cor
     share = growth * noise("float64", max(int(c.shape[0]) for c in cores))
     if share > _NOTHING_LEFT:
         wide = tuple(backend.zeros((1, int(c.shape[1]), 1), c) for c in wide)
+        return backend, wide, exponent, 0.0
     return backend, wide, exponent, share if growth > _CANCELLED else 0.0
 
 

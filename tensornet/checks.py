@@ -109,8 +109,24 @@ def tolerance(rtol: object, dtype: str, n_sites: int, solver: float = 0.0) -> fl
         remedy = (
             f"{counted(n_sites, 'core')} in {dtype} cannot come closer; leave rtol out for exact."
         )
-        raise ToleranceError(complaint("rtol", f"be at least {floor:.2g}", f"{value:.2g}", remedy))
+        raise ToleranceError(
+            complaint("rtol", f"be at least {upward(floor)}", f"{value:g}", remedy)
+        )
     return value
+
+
+def upward(value: float) -> str:
+    """Return a positive number in two digits, none of which makes it smaller.
+
+    Examples
+    --------
+    >>> upward(0.01203), upward(0.25), upward(3.61e-5)
+    ('0.013', '0.25', '3.7e-05')
+    """
+    text = f"{value:.2g}"
+    if float(text) < value:
+        text = f"{float(text) + 10.0 ** (math.floor(math.log10(value)) - 1):.2g}"
+    return text
 
 
 def fraction(argument: str, value: object) -> float:
@@ -155,9 +171,9 @@ def positives(argument: str, values: object, names: Sequence[str]) -> list[float
     if len(given) != len(names):
         expected = f"have {counted(len(names), 'value')}, one for each matrix"
         raise OptionError(complaint(argument, expected, len(given)))
-    return [
-        _positive(f"{argument}[{name!r}]", value) for name, value in zip(names, given, strict=True)
-    ]
+    # What stands in a sequence has its place for a name.
+    keys = [name if name == str(k) else repr(name) for k, name in enumerate(names)]
+    return [_positive(f"{argument}[{key}]", value) for key, value in zip(keys, given, strict=True)]
 
 
 def _values(argument: str, given: Any) -> Any:
@@ -192,7 +208,9 @@ def storage_error(dtype: str, n_sites: int) -> float:
     return eps(dtype) * math.sqrt(n_sites / 12.0)
 
 
-def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Backend, Array]:
+def array(
+    argument: str, value: object, n_dims: int | None = None, remedy: str = ""
+) -> tuple[Backend, Array]:
     """Return where an array is computed on and the array there, detached from any graph.
 
     Parameters
@@ -203,6 +221,8 @@ def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Back
         What the user passed.
     n_dims : int, optional
         The number of dimensions it must have.
+    remedy : str
+        What to do where it has another.
 
     Raises
     ------
@@ -220,7 +240,7 @@ def array(argument: str, value: object, n_dims: int | None = None) -> tuple[Back
     shape = tuple(int(d) for d in a.shape)
     if n_dims is not None and len(shape) != n_dims:
         given = f"shape {shape} with {len(shape)}"
-        raise ShapeError(complaint(argument, f"have {n_dims} dimensions", given))
+        raise ShapeError(complaint(argument, f"have {n_dims} dimensions", given, remedy))
     if 0 in shape or not shape:
         raise ShapeError(complaint(argument, "have at least one element", f"shape {shape}"))
     if backend.place(a) == "meta":

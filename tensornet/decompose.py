@@ -148,7 +148,8 @@ def mpo(
     """
     choice("gauge", gauge, GAUGES)
     many = getattr(W, "ndim", 2) == 3
-    backend, matrix = array("W", W, 3 if many else 2)
+    remedy = "A stack of matrices has 3, and tensors of any number go to tn.tt."
+    backend, matrix = array("W", W, 3 if many else 2, remedy)
     rows, cols = (int(d) for d in matrix.shape[-2:])
     layout = matrix_layout(rows, cols, shape, pad=pad)
     most = allowance(max_params, ratio, rtol, rows * cols, layout.site_dims)

@@ -73,6 +73,10 @@ class FormatWarning(UserWarning):
     """Something simpler than an MPO is the better form of a matrix."""
 
 
+class ToleranceWarning(UserWarning):
+    """A result that does not come as close as was asked for."""
+
+
 def counted(n: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, which takes an s in the plural unless that is given.
 

@@ -11,10 +11,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tensornet.errors import FileAccessError, FileFormatError, complaint
+from tensornet.errors import FileAccessError, FileFormatError, OptionError, complaint
 
 RECORD = "tensornet"
 CHECKSUM = "sha256"
+# The record of a file of weights in which some are chains.
+CHAINS = "tensornet.matrices"
+
+
+def named(argument: str, value: object) -> Path:
+    """Return what names a file as a path.
+
+    Raises
+    ------
+    OptionError
+        If it is anything else.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError(complaint(argument, "name a file", f"an object {type(value).__name__}"))
+    return Path(value)
 
 
 def writable_target(path: str | os.PathLike[str]) -> Path:
@@ -25,8 +40,9 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
     FileAccessError
         If the folder does not exist, or something other than a file is there already.
     """
+    name = named("path", path)
     try:
-        target = Path(path).resolve()
+        target = name.resolve()
         if target.exists() and not target.is_file():
             given = f"{target}, which is {'a folder' if target.is_dir() else 'no file'}"
             raise FileAccessError(complaint("path", "be a file or free", given))
@@ -86,8 +102,8 @@ def read(path: str | os.PathLike[str]) -> bytes:
     FileAccessError
         If there is no such file or it cannot be read.
     """
+    target = named("path", path)
     try:
-        target = Path(path)
         if not target.is_file():
             raise FileAccessError(complaint("path", "be an existing file", target))
         return target.read_bytes()
@@ -105,8 +121,8 @@ def read_header(path: str | os.PathLike[str]) -> bytes:
     FileFormatError
         If the file is shorter than its header claims to be.
     """
+    target = named("path", path)
     try:
-        target = Path(path)
         if not target.is_file():
             raise FileAccessError(complaint("path", "be an existing file", target))
         with target.open("rb") as file:
@@ -184,6 +200,8 @@ def record_in(header: dict[str, Any]) -> dict[str, Any]:
     metadata = header.get("__metadata__", {})
     if RECORD not in metadata or CHECKSUM not in metadata:
         remedy = "Plain weights are read with safetensors and decomposed with tn.mpo."
+        if CHAINS in metadata:
+            remedy = "tensornet.streaming.load_chain(path, name) reads one of its chains."
         given = "a file without its record"
         raise FileFormatError(complaint("path", "be written by tensornet.save", given, remedy))
     try:

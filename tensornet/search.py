@@ -11,7 +11,7 @@ import numpy as np
 
 from tensornet.backend import Backend, dtype_name, work_dtype
 from tensornet.candidates import Candidate, SearchResult, multiply_adds, ranked, table_warning
-from tensornet.checks import array, describe, integer, storage_error, tolerance
+from tensornet.checks import array, integer, storage_error, tolerance
 from tensornet.decompose import mpo
 from tensornet.errors import FormatWarning, OptionError, ShapeError, complaint
 from tensornet.fitting import below_ratio, ratio_budget
@@ -138,7 +138,7 @@ def _sites(n: object) -> tuple[int, ...]:
     values = tuple(n) if isinstance(n, Iterable) and not isinstance(n, str) else (n,)
     sites = tuple(integer("n", value, 2, ShapeError) for value in values)
     if not sites or max(sites) > MAX_SITES:
-        given = describe(n) if not sites else max(sites)
+        given = "none" if not sites else max(sites)
         raise ShapeError(complaint("n", f"hold numbers of sites from 2 to {MAX_SITES}", given))
     return sites
 

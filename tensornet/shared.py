@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, Literal
@@ -16,9 +17,16 @@ from tensornet.certificate import Certificate, MetricCertificate
 from tensornet.checks import array, choice, integer, one_cap, positives
 from tensornet.contract.chain import contract_matrix
 from tensornet.cores import frobenius, relative_distance, seal
-from tensornet.errors import OptionError, RangeError, ShapeError, ToleranceError, complaint
+from tensornet.errors import (
+    OptionError,
+    RangeError,
+    ShapeError,
+    ToleranceError,
+    ToleranceWarning,
+    complaint,
+)
 from tensornet.joint_fit import Effort
-from tensornet.joint_groups import Job, fitted_group, gathered_groups, history_of
+from tensornet.joint_groups import Group, Job, fitted_group, gathered_groups, history_of
 from tensornet.layout import matrix_layout
 from tensornet.metric_stack import MetricStack, checked_metrics
 from tensornet.network import MPO
@@ -85,7 +93,8 @@ def shared_mpo(
         history; each certificate is a :class:`MetricCertificate`. The cores of the plain
         decomposition are the start, and no sweep raises their error in the metrics.
     rtol : float, optional
-        Stop as soon as the relative error of all matrices of a group is at most this.
+        Stop as soon as the relative error of all matrices of a group is at most this. Where no
+        sweep gets there the best result comes back with a :class:`ToleranceWarning`.
     max_sweeps : int
         Largest number of sweeps, those that try the starts included. 0: the first start itself.
         With ``metric`` as many more may follow in the metrics.
@@ -172,7 +181,19 @@ def shared_mpo(
     stacks = split_stack(_narrowed(cores, dtype_name(matrices), backend), layout, backend)
     mpos = _networks(seal(at_home(stacks, stack)), wide, metrics, members, job)
     converged = all(f.converged for f in fits)
-    return SharedMPO(mpos, sites, members, stacks, history_of(fits), converged)
+    made = SharedMPO(mpos, sites, members, stacks, history_of(fits), converged)
+    _warn_of_missed(made, fits, effort)
+    return made
+
+
+def _warn_of_missed(made: SharedMPO, fits: Sequence[Group], effort: Effort) -> None:
+    """Say so where matrices that share cores do not come as close as was asked for."""
+    worst = max(fit.history[-1] for fit in fits)
+    if worst > effort.goal > 0.0:
+        way = "larger bonds or fewer matrices for a common core"
+        more = way if made.converged else f"more sweeps (max_sweeps), {way}"
+        text = f"rtol={effort.goal:g} was not reached: the relative error is {worst:.4g}. "
+        warnings.warn(f"{text}Try {more}.", ToleranceWarning, stacklevel=3)
 
 
 def _narrowed(cores: Cores, dtype: str, backend: Backend) -> Cores:
@@ -259,7 +280,10 @@ def _sites(share: Any, n_sites: int) -> tuple[int, ...]:
         expected = "be 'central', 'auxiliary' or a sequence of sites"
         raise OptionError(complaint("share", expected, repr(share)))
     named = {middle if k == "central" else integer("share", k, 0, OptionError) for k in share}
-    if not named or max(named) >= n_sites or len(named) == n_sites:
+    if named and max(named) >= n_sites:
+        expected = f"name sites from 0 to {n_sites - 1}"
+        raise OptionError(complaint("share", expected, max(named)))
+    if not named or len(named) == n_sites:
         expected = f"name at least one and not all of the sites 0 to {n_sites - 1}"
         raise OptionError(complaint("share", expected, sorted(named)))
     return tuple(sorted(named))

@@ -21,7 +21,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile(
     "ci",
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     database=None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -58,11 +60,14 @@ def read(equation: Equation, shapes: Sequence[object]) -> Expression:
         shape = _shape(f"shapes[{k}]", given)
         if len(shape) != len(labels):
             n = counted(len(labels), "dimension")
-            expected = f"have {n} for the {'label' if len(labels) == 1 else 'labels'} {labels!r}"
+            noun = "label" if len(labels) == 1 else "labels"
+            named = labels if isinstance(equation, str) else "".join(map(str, equation[k]))
+            expected = f"have {n} for the {noun} {named!r}"
             raise ShapeError(complaint(f"shapes[{k}]", expected, f"{shape}"))
         for label, size in zip(labels, shape, strict=True):
             if sizes.setdefault(label, size) != size:
-                expected = f"have size {sizes[label]} at label {label!r}, as before"
+                named = _shown(label, equation)
+                expected = f"have size {sizes[label]} at label {named}, as before"
                 raise ShapeError(complaint(f"shapes[{k}]", expected, size))
     return Expression(inputs, output, tuple(sizes.items()))
 
@@ -84,10 +89,11 @@ def split(equation: Equation) -> tuple[tuple[str, ...], str]:
     for k, label in enumerate(output):
         if label not in known:
             expected = "have output labels that an operand has"
-            raise ShapeError(complaint("equation", expected, repr(label)))
+            remedy = "" if isinstance(equation, str) else "The last list is the output's."
+            raise ShapeError(complaint("equation", expected, _shown(label, equation), remedy))
         if label in output[:k]:
             expected = "have each label once in the output"
-            raise ShapeError(complaint("equation", expected, f"{label!r} twice"))
+            raise ShapeError(complaint("equation", expected, f"{_shown(label, equation)} twice"))
     return inputs, output
 
 
@@ -115,16 +121,25 @@ def _from_lists(equation: object) -> tuple[tuple[str, ...], str]:
     for labels in equation:
         if not isinstance(labels, Sequence):
             raise ShapeError(complaint("equation", expected, f"{labels!r} in it"))
-    fresh, names = _symbols(), dict[Hashable, str]()
-    words = []
-    for labels in equation:
         for label in labels:
             if not isinstance(label, Hashable):
                 raise ShapeError(complaint("equation", expected, f"the label {label!r}"))
-            if label not in names:
-                names[label] = next(fresh)
-        words.append("".join(names[label] for label in labels))
+    names = _names(equation)
+    words = ["".join(names[label] for label in labels) for labels in equation]
     return tuple(words[:-1]), words[-1]
+
+
+def _names(equation: Sequence[Sequence[Hashable]]) -> dict[Hashable, str]:
+    """Return a character for each label of label lists, in the order in which they come."""
+    fresh = _symbols()
+    return {label: next(fresh) for label in dict.fromkeys(chain.from_iterable(equation))}
+
+
+def _shown(label: str, equation: Any) -> str:
+    """Return a label as the user wrote it, for messages."""
+    if isinstance(equation, str):
+        return repr(label)
+    return repr(next(given for given, name in _names(equation).items() if name == label))
 
 
 def _symbols() -> Iterator[str]:

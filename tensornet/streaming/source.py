@@ -131,7 +131,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         If a header does not describe the file, or an index names a file elsewhere, a tensor
         that is not there, or one that stands in two files.
     """
-    where = Path(path)
+    where = files.named("source", path)
     if not where.name.endswith(INDEX):
         return Source((_shard(where),), None)
     listed = _listed(where)

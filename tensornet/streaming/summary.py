@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tensornet import files
 from tensornet.errors import FileFormatError, complaint
 from tensornet.streaming.source import FLOATS, Shard, Source, open_source
 
-RECORD = "tensornet.matrices"
+RECORD = files.CHAINS
 VERSION = 1
 
 

@@ -70,7 +70,7 @@ REFUSED = [
         [ONE],
         {"weights": [0]},
         errors.OptionError,
-        r"weights\['0'\] must be a positive number, got 0",
+        r"weights\[0\] must be a positive number, got 0",
     ),
     ([ONE], {"weights": [True]}, errors.OptionError, "be a positive number, got True"),
     ([ONE], {"weights": [np.inf]}, errors.OptionError, "be a positive number, got inf"),

@@ -108,9 +108,9 @@ def test_articles():
 @pytest.mark.parametrize(
     ("weights", "text"),
     [
-        (["a", "b"], "weights['0'] must be a positive number, got 'a'."),
-        ([1j, 1], "weights['0'] must be a positive number, got 1j."),
-        ([[1], [2, 3]], "weights['0'] must be a positive number, got [1]."),
+        (["a", "b"], "weights[0] must be a positive number, got 'a'."),
+        ([1j, 1], "weights[0] must be a positive number, got 1j."),
+        ([[1], [2, 3]], "weights[0] must be a positive number, got [1]."),
         (3 * W, "weights must have 2 values, one for each matrix, got 64."),
         (
             torch.ones(2, device="meta"),
@@ -152,3 +152,43 @@ def test_what_float32_cannot_hold_is_not_widened_to_it():
     assert "got entries beyond float32 too. Widen it first, as by astype('float64'), or" in text
     assert float(total.astype("float64").to_matrix().max()) == pytest.approx(6e38, rel=0.01)
     assert said(RangeError, tn.MPO([1e38 * ones] * 9).to_matrix).endswith("too. Scale it down.")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tn.mpo(W, bonds=4), "One cap for every bond is given as max_bond=4."),
+        (lambda: tn.mpo(W[0]), "A stack of matrices has 3, and tensors of any number go to tn.tt."),
+        (lambda: tn.search_shape(W, ratio=0.5, n=[]), "sites from 2 to 32, got none."),
+        (
+            lambda: tn.save("x.safetensors", tn.mpo(W, 2)),
+            "must name a file, got an object MPO.",
+        ),
+        (lambda: tn.load(3), "path must name a file, got an object int."),
+        (lambda: tn.mpo(W.astype("float16"), 5, rtol=0.00125), "at least 0.0013, got 0.00125."),
+        (
+            lambda: tn.plan(["ij", "jk"], (2, 3), (3, 4)),
+            "output labels that an operand has, got 'k'. The last list is the output's.",
+        ),
+        (lambda: tn.plan([(1, 2), (2, 3), (3, 3)], (2, 3), (3, 4)), "in the output, got 3 twice."),
+        (lambda: tn.plan([(1, 2), (2, 3), (1, 3)], (2, 3), (4, 4)), "size 3 at label 2, as before"),
+        (
+            lambda: tn.plan([(1, 2), (2,), (1,)], (2, 3, 4), (3,)),
+            "the labels '12', got (2, 3, 4)",
+        ),
+    ],
+)
+def test_words_are_those_of_the_caller(call, text):
+    with pytest.raises(tn.errors.TensorNetError) as error:
+        call()
+    assert text in str(error.value)
+
+
+def test_a_tolerance_that_sweeps_do_not_reach_is_told():
+    Ws = np.random.default_rng(0).standard_normal((4, 16, 16))
+    with pytest.warns(tn.errors.ToleranceWarning, match=r"rtol=0\.3 was not reached: .* is 0\."):
+        made = tn.shared_mpo(Ws, 3, rtol=0.3)
+    assert made.relative_error > 0.3
+    with pytest.warns(tn.errors.ToleranceWarning, match=r"Try more sweeps \(max_sweeps\)"):
+        tn.shared_mpo(Ws, 3, rtol=0.3, max_sweeps=2)
+    tn.shared_mpo(Ws, 3, rtol=0.9)
