@@ -42,7 +42,7 @@ def check_places(
     ------
     SharingError
         When a place does not hold what the plan says, or tensors are not those that loading
-        would look for, or have no values; full names are told.
+        would look for, or are sharded, or have no values; full names are told.
     ConversionError
         When adapters are merged.
 
@@ -61,7 +61,26 @@ def check_places(
     for place in misplaced(model):
         raise SharingError(f"{place} Nothing was written.")
     if whole:
-        _check_values(model, check_tensors_to_save(model, state_dict))
+        tensors = check_tensors_to_save(model, state_dict)
+        _check_whole(model, tensors)
+        _check_values(model, tensors)
+
+
+def _check_whole(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse parts of tensors, unless transformers has cut them itself and gathers them again."""
+    wanted = getattr(model.config, "distributed_config", None)
+    sizes = [getattr(wanted, name, None) or 1 for name in ("dp_size", "tp_size")]
+    sizes.append(getattr(model, "_tp_size", None) or 1)
+    cut = [name for name, tensor in tensors.items() if hasattr(tensor, "full_tensor")]
+    if cut and max(sizes) == 1:
+        raise SharingError(
+            f"what is saved must be whole, got {len(cut)} of {len(tensors)} sharded over "
+            f"processes: {shorten(cut)}. Gather them first, in every process: "
+            "whole = torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True, cpu_offload=True)), or get_state_dict "
+            "of accelerate; then call save_pretrained(folder, state_dict=whole). Nothing was "
+            "written."
+        )
 
 
 def _check_values(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
@@ -111,6 +130,8 @@ def look_before_saving() -> None:
         given = signature.bind(self, *args, **kwargs).arguments
         # Other processes of a run save nothing, and may be given nothing to save.
         main = given.get("is_main_process", True)
+        # Of a group of processes, later versions of transformers take the first one.
+        main = getattr(self, "should_save_on_this_rank", bool)(main)
         whole = main and not getattr(self, "_hf_peft_config_loaded", False)
         check_places(self, given.get("state_dict"), whole=whole)
         return save(self, *args, **kwargs)

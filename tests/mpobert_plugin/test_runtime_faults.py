@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrize, prune
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 import mpobert_plugin as mp
-from mpobert_plugin.errors import PlacementError
+from mpobert_plugin.errors import PlacementError, SharingError
 from mpobert_plugin.fingerprint import fingerprint
+from mpobert_plugin.saving import check_places
 from tests.mpobert_plugin.handing import (
     assert_same_gradients,
     gradients,
@@ -302,6 +305,38 @@ def test_banks_that_are_sharded(mesh, apart):
     loss_of(model.train()).backward()
     ours = {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
     assert_same_gradients(ours, gradients(plain))
+
+
+def test_banks_that_are_sharded_are_saved_once_they_are_gathered(mesh, tmp_path):
+    model = fully_shard(shared_bert(), mesh=mesh)
+    folder = tmp_path / "saved"
+    text = (
+        r"must be whole, got \d+ of \d+ sharded over processes: .*bert\.mpo\.query\.central, .*"
+        r"StateDictOptions\(full_state_dict=True, .*state_dict=whole\).* Nothing was written\."
+    )
+    for options in ({}, {"state_dict": model.state_dict()}, {"distributed_checkpoint": True}):
+        with pytest.raises(SharingError, match=text):
+            model.save_pretrained(folder, **options)
+    assert not folder.exists()
+    # What transformers has cut itself it puts together again.
+    model.config.distributed_config = SimpleNamespace(dp_size=2, to_dict=dict)
+    check_places(model)
+    model.config.distributed_config = None
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    model.save_pretrained(folder, state_dict=whole)
+    loaded = AutoModelForMaskedLM.from_pretrained(folder)
+    torch.testing.assert_close(logits(loaded), logits(shared_bert()), rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    not hasattr(PreTrainedModel, "should_save_on_this_rank"), reason="each process writes"
+)
+def test_processes_that_write_nothing_may_have_nothing_to_save(monkeypatch, tmp_path):
+    model = shared_bert()
+    # All but the first process of a group are given an empty dictionary by what gathers.
+    monkeypatch.setattr(type(model), "should_save_on_this_rank", lambda self, main: False)
+    model.save_pretrained(tmp_path, state_dict={})
+    assert not list(tmp_path.iterdir())
 
 
 # Tensors that are computed from parameters
