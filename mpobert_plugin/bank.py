@@ -120,6 +120,7 @@ class MPOBank(StackedBank):
         # Read once: another thread may put a cache for its own element type in its place.
         kept = self._cache
         if kept is None or not kept.fits(dtype, mark):
+            self._check_tensors()
             # Tensors made under inference_mode could not be used in a later graph.
             with torch.inference_mode(False), torch.no_grad():
                 kept = Kept(dtype, mark, rebuild(self.spec, self.recipe, cores, dtype))

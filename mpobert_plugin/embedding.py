@@ -106,9 +106,9 @@ class EmbeddingBank(MPOBank):
             When the tensors of the bank are on several devices, or on meta and the input is not.
         """
         if ids is None and hidden is None:
-            self._check_devices()
+            self._check_tensors()
             return [self.values_of(slot or 0)]
-        self._check_devices()
+        self._check_tensors()
         if ids is not None:
             return [(self.look_up(beside_bank(self, ids)), None)]
         return [(self.logits(beside_bank(self, hidden)), None)]  # type: ignore[arg-type]

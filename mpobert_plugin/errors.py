@@ -45,6 +45,10 @@ class PlacementError(MPOBertError, ValueError):
     """Tensors of a bank on devices where a layer cannot read them."""
 
 
+class ElementTypeError(MPOBertError, TypeError):
+    """Tensors and inputs whose element types cannot be computed with together."""
+
+
 class ChangedTensorError(MPOBertError, RuntimeError):
     """A tensor that backward needs and that was modified after the forward."""
 

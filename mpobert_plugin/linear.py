@@ -62,11 +62,15 @@ class MPOLinear(Reader):
             (..., out_features).
         """
         handed = self.handed
-        # A compiled graph has the matrix as a value of its own.
-        if isinstance(handed, Lazy) and handed.device == x.device and not is_compiling():
-            return handed.linear(x)
-        weight, bias = self.values_beside(x)
-        return linear(x, weight, bias)
+        try:
+            # A compiled graph has the matrix as a value of its own.
+            if isinstance(handed, Lazy) and handed.device == x.device and not is_compiling():
+                return handed.linear(x)
+            weight, bias = self.values_beside(x)
+            return linear(x, weight, bias)
+        except RuntimeError as error:
+            self.explain(x, error)
+            raise
 
     def extra_repr(self) -> str:
         """Return sizes, role and layer for printing.

@@ -128,7 +128,11 @@ class MPOLayerNorm(Reader):
             Same shape.
         """
         weight, bias = self.values_beside(x)
-        return layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        try:
+            return layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        except RuntimeError as error:
+            self.explain(x, error)
+            raise
 
     def extra_repr(self) -> str:
         """Return size, role and layer for printing.

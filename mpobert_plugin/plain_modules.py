@@ -134,8 +134,8 @@ def plain_modules(
     Raises
     ------
     ConversionError
-        When a module has no place in the plain class, or no values, or a shared matrix would get
-        the adapter of one of its users; the full name is told.
+        When a module has no place in the plain class, or no values, or weight and bias of two
+        types, or a shared matrix would get the adapter of one of its users; the full name is told.
     ConfigError
         When an entry is too large for `dtype`.
     """
@@ -153,6 +153,8 @@ def plain_modules(
             weight, result.errors[name] = rounded(weight, dtype or exact.dtype, name)
             result.dtypes.add(weight.dtype)
             result.adapters += exact.adapters
+        if dtype is None:
+            _check_type(name, weight, exact.bias)
         host = host_at(skeleton, name)
         values = {"weight": (weight.to(exact.device), exact.trained)}
         if exact.bias is not None:
@@ -167,6 +169,16 @@ def plain_modules(
             give_back()
     _add_heads(model, skeleton, result)
     return result
+
+
+def _check_type(name: str, weight: Tensor, bias: Tensor | None) -> None:
+    """Refuse a plain module that torch could not apply."""
+    if bias is not None and bias.dtype != weight.dtype:
+        raise ConversionError(
+            f"weight and bias of {name} must have one element type, got {weight.dtype} and "
+            f"{bias.dtype}. Give the whole model one, as model.float() does, or merge with dtype=. "
+            "Nothing was changed."
+        )
 
 
 def _add_heads(model: PreTrainedModel, skeleton: PreTrainedModel, result: PlainModules) -> None:

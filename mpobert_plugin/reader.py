@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from mpobert_plugin.element_types import explain
 from mpobert_plugin.errors import ConfigError, PlacementError
 from mpobert_plugin.handed import Slot
 from mpobert_plugin.lazy import Lazy, Values
@@ -117,6 +118,23 @@ class Reader(nn.Module):
                 "load_state_dict."
             )
         return weight.to(x.device), None if bias is None else bias.to(x.device)
+
+    def explain(self, x: Tensor, error: RuntimeError) -> None:
+        """Raise an error of the package's own where element types are why the layer has failed.
+
+        Parameters
+        ----------
+        x : Tensor
+            What the layer was called with.
+        error : RuntimeError
+            What torch has raised.
+
+        Raises
+        ------
+        ElementTypeError
+            When input and tensors of the bank are not of one type.
+        """
+        explain(self.bank.name, self.bank.tensors(), x, error)
 
     @property
     def weight(self) -> Tensor:

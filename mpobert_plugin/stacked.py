@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from mpobert_plugin.element_types import check_types
 from mpobert_plugin.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -151,8 +152,10 @@ class StackedBank(nn.Module):
         ------
         PlacementError
             When the tensors of the bank are on several devices.
+        ElementTypeError
+            When some of them are in float64 and others are not.
         """
-        self._check_devices()
+        self._check_tensors()
         return self.all_values() if slot is None else [self.values_of(slot)]
 
     def hand_out(self) -> None:
@@ -166,16 +169,16 @@ class StackedBank(nn.Module):
         for reader in self.readers:
             reader.hand(None)
 
-    def _check_devices(self) -> None:
+    def _check_tensors(self) -> None:
         tensors = self.tensors()
         devices = [tensor.device for tensor in tensors.values()]
-        if all(device == devices[0] for device in devices):
-            return
-        places = [f"{name!r} on {tensor.device}" for name, tensor in tensors.items()]
-        raise PlacementError(
-            f"the tensors of bank {self.name!r} must be on one device, got {', '.join(places)}. "
-            "Keep each bank whole in the device map."
-        )
+        if not all(device == devices[0] for device in devices):
+            places = [f"{name!r} on {tensor.device}" for name, tensor in tensors.items()]
+            raise PlacementError(
+                f"the tensors of bank {self.name!r} must be on one device, got "
+                f"{', '.join(places)}. Keep each bank whole in the device map."
+            )
+        check_types(self.name, tensors)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StackedBank:
         self.withdraw()
