@@ -162,7 +162,10 @@ def compare(model: PreTrainedModel, given: Shapes) -> Comparison:
     known = found | tied | computed_names(model)
     absent = [name for name in expected if name not in known]
     new_head = [name for name in absent if _is_new_head(name, model, found)]
-    unexpected = [name for name in stored if name not in renamed and not _foreign(name, model)]
+    pooled = any(_in_pooler(name.removeprefix(prefix_of(model)), model) for name in expected)
+    unexpected = [
+        name for name in stored if name not in renamed and not _foreign(name, model, pooled)
+    ]
     mismatched = [
         (renamed[name], stored[name], expected[renamed[name]])
         for name in renamed
@@ -255,15 +258,19 @@ def _in_pooler(name: str, model: PreTrainedModel) -> bool:
     return name.startswith(tuple(f"{place}." for place in places))
 
 
-def _foreign(name: str, model: PreTrainedModel) -> bool:
+def _foreign(name: str, model: PreTrainedModel, pooled: bool) -> bool:
     """Tell whether a stored tensor belongs to another head, or to a pooler this model lacks."""
+
+    def of_pooler(name: str) -> bool:
+        return not pooled and _in_pooler(name, model)
+
     prefix = f"{model.base_model_prefix}."
     if name.startswith(prefix):
         inner = name.removeprefix(prefix)
-        return _in_pooler(inner, model) or inner.endswith("position_ids")
+        return of_pooler(inner) or inner.endswith("position_ids")
     first = name.split(".", maxsplit=1)[0]
     if first == BANKS or first in base_of(model)._modules:
-        return _in_pooler(name, model)
+        return of_pooler(name)
     return first not in ("module", "_orig_mod", "model")
 
 

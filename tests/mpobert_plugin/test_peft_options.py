@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mpobert_plugin as mp
-from mpobert_plugin.errors import ConfigError, MissingPackageError
+from mpobert_plugin.errors import ConfigError, MissingPackageError, SharingError
 from tests.mpobert_plugin.lora import adapted, classifier, step, trained
 from tests.mpobert_plugin.models import logits
 
@@ -119,6 +119,13 @@ class TestOptions:
         assert merged.dtype == torch.bfloat16
         difference = (logits(merged).float() - logits(model).float()).abs().max()
         assert difference < 0.05
+
+    def test_a_base_model_with_lora_on_its_pooler_is_not_saved_without_it(self, tmp_path):
+        inner = adapted(classifier(), targets=["pooler"], modules_to_save=[]).get_base_model()
+        text = r"4 that loading has no place for: bert\.pooler\.dense\.base_layer\.weight, "
+        with pytest.raises(SharingError, match=text):
+            inner.save_pretrained(tmp_path / "new")
+        assert not (tmp_path / "new").exists()
 
     def test_peft_alone_refuses_a_converted_layer(self):
         with pytest.raises(ValueError, match=r"Target module MPOLinear"):
