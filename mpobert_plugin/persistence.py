@@ -23,6 +23,7 @@ from mpobert_plugin.convert import convert
 from mpobert_plugin.errors import CheckpointError, MPOBertWarning, shorten
 from mpobert_plugin.init.absent import init_absent
 from mpobert_plugin.locate import BANKS, check_model, prefix_of
+from mpobert_plugin.peft.host import register_adapters
 from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
 from mpobert_plugin.saving import look_before_saving
@@ -226,6 +227,7 @@ def _align(model: PreTrainedModel) -> None:
 def register() -> None:
     """Make the quantizer and its configuration known to transformers; twice does nothing."""
     look_before_saving()
+    register_adapters()
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(MPOConfig)
     if METHOD not in AUTO_QUANTIZER_MAPPING:

@@ -240,8 +240,9 @@ def check_unwrapped(model: PreTrainedModel) -> None:
     if getattr(model, "peft_config", None):
         raise ConversionError(
             "model must have no adapters of PEFT in its layers, got some. Call "
-            "mpobert_plugin.peft.merge(peft_model), which merges them too, or unload them first: "
-            "peft_model.unload(). Nothing was changed."
+            "mpobert_plugin.peft.merge with the peft.PeftModel, or with a model that got them from "
+            "add_adapter, which merges them too; or take them out first, by unload of a PeftModel "
+            "or model.delete_adapter(names). Nothing was changed."
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.embedding import MPOEmbedding
 from mpobert_plugin.errors import ConfigError, TargetError, did_you_mean, shorten
+from mpobert_plugin.locate import BANKS
 from mpobert_plugin.reader import Reader
 
 if TYPE_CHECKING:
@@ -66,6 +67,27 @@ def check_options(config: Any) -> None:
         )
 
 
+def in_bank(path: str) -> bool:
+    """Return whether the name of a module is that of the banks, or of one of them.
+
+    Parameters
+    ----------
+    path : str
+        Full name.
+
+    Returns
+    -------
+    bool
+        True for banks.
+
+    Examples
+    --------
+    >>> in_bank("bert.mpo.query"), in_bank("bert.encoder.layer.0.attention.self.query")
+    (True, False)
+    """
+    return f".{BANKS}." in f".{path}."
+
+
 def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
     """Refuse names that match no module, as PEFT does only when none of them matches.
 
@@ -85,7 +107,7 @@ def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
     """
     if names is None:
         return
-    paths = [path for path, _ in model.named_modules() if path]
+    paths = [path for path, _ in model.named_modules() if path and not in_bank(path)]
     if isinstance(names, str):
         if names.lower() == "all-linear":
             raise TargetError(

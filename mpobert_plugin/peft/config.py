@@ -136,6 +136,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
     require("peft", extra="peft")
     from peft import LoraConfig
 
+    from mpobert_plugin.peft.injection import know_banks
     from mpobert_plugin.peft.layer import LoraMPOLinear
     from mpobert_plugin.peft.refusal import ask_before_merging
 
@@ -149,6 +150,7 @@ def register(config: LoraConfig, model: PreTrainedModel | None = None) -> LoraCo
         check_saved(model, config.modules_to_save)
         check_tokens(model, config.trainable_token_indices)
     ask_before_merging()
+    know_banks()
     config._register_custom_module({MPOLinear: LoraMPOLinear})
     return config
 

@@ -76,7 +76,7 @@ def load(model: PreTrainedModel, folder: str | Path, **options: Any) -> PeftMode
     return PeftModel.from_pretrained(model, str(folder), config=config, **options)
 
 
-def merge(model: PeftModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def merge(model: PeftModel | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return a plain model with the active LoRA, and the library's own adapters, in its matrices.
 
     PEFT's own ``merge_and_unload`` is refused on a converted model: a tensor that layers share
@@ -84,8 +84,9 @@ def merge(model: PeftModel, dtype: torch.dtype | None = None) -> PreTrainedModel
 
     Parameters
     ----------
-    model : peft.PeftModel
-        LoRA on a converted model; it is not changed.
+    model : peft.PeftModel or transformers.PreTrainedModel
+        LoRA on a converted model, or a converted model to which ``add_adapter`` or
+        ``load_adapter`` gave some; it is not changed.
     dtype : torch.dtype, optional
         Floating-point type of all parameters of the result; that of the model by default.
 
@@ -99,7 +100,7 @@ def merge(model: PeftModel, dtype: torch.dtype | None = None) -> PreTrainedModel
     MissingPackageError
         When PEFT is not installed.
     ModelTypeError
-        When it is no PEFT model, or its base model is of no known family.
+        When it has no adapters of PEFT, or its base model is of no known family.
     ConversionError
         When the base model is not converted, or a matrix cannot be merged.
 
@@ -117,11 +118,19 @@ def merge(model: PeftModel, dtype: torch.dtype | None = None) -> PreTrainedModel
     require("peft", extra="peft")
     from peft import PeftModel
 
+    from mpobert_plugin.peft.unload import unload
+
     if not isinstance(model, PeftModel):
-        raise ModelTypeError(
-            f"model must be a peft.PeftModel, got {type(model).__name__}. Without LoRA, call "
-            "mpobert_plugin.merge(model)."
-        )
+        if not getattr(model, "peft_config", None):
+            raise ModelTypeError(
+                f"model must be a peft.PeftModel, or have the adapters that add_adapter gives it, "
+                f"got {type(model).__name__}. Without LoRA, call mpobert_plugin.merge(model)."
+            )
+        merged: PreTrainedModel = merged_copy(model, check_model(model), dtype)[0]
+        unload(merged, merge=True)
+        del merged.peft_config
+        merged._hf_peft_config_loaded = False
+        return merged
     copied, _ = merged_copy(model, check_model(model.get_base_model()), dtype)
     # What is left is LoRA on plain layers, into which PEFT merges rightly.
     plain: PreTrainedModel = copied.merge_and_unload()
