@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mpobert_plugin.errors import MPOBertError, MPOBertWarning
+from mpobert_plugin.words import load_package
 
 app = typer.Typer(
     name="mpobert",
@@ -67,6 +68,7 @@ def said(
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", MPOBertWarning)
             warnings.showwarning = _warn
+            load_package()
             yield
     except BrokenPipeError:
         # Whoever reads has enough, as head has after some lines; the program's frame knows.

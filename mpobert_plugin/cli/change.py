@@ -27,12 +27,12 @@ from mpobert_plugin.cli.options import (
     structured,
 )
 from mpobert_plugin.cli.show import check_picture, counts_of, show_json, show_report
-from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.errors import ConfigError
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")]
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-DEFAULT = MPOConfig()
+# What `MPOConfig` takes where nothing is given; itself it would have to be imported for the help.
+SITES, RANK, GAUGE = 5, 0, "symmetric"
 
 
 @app.command()
@@ -52,7 +52,7 @@ def convert(
     ] = [],  # noqa: B006
     n: Annotated[
         int | None,
-        typer.Option(help="Number of sites of each matrix.", show_default=str(DEFAULT.n)),
+        typer.Option(help="Number of sites of each matrix.", show_default=str(SITES)),
     ] = None,
     shapes: Annotated[
         list[str],
@@ -97,7 +97,7 @@ def convert(
         typer.Option(
             metavar="<[role=]int>",
             help="Rank of the adapters.",
-            show_default=str(DEFAULT.adapter_rank),
+            show_default=str(RANK),
         ),
     ] = [],  # noqa: B006
     adapter_alpha: Annotated[
@@ -131,7 +131,7 @@ def convert(
     ] = [],  # noqa: B006
     gauge: Annotated[
         str | None,
-        typer.Option(help="symmetric, central, left, right, identity.", show_default=DEFAULT.gauge),
+        typer.Option(help="symmetric, central, left, right, identity.", show_default=GAUGE),
     ] = None,
     fit: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mpobert_plugin.cli.app import FAILED, INTERRUPTED, UNUSABLE, app
+from mpobert_plugin.words import load_package
 
 
 @app.command()
@@ -28,6 +29,7 @@ def demo(
     """
     from rich.console import Console
 
+    load_package()
     from mpobert_plugin.demo.run import run
     from mpobert_plugin.demo.settings import Settings
     from mpobert_plugin.errors import MPOBertError

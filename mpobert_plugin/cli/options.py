@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.config import MPOConfig
 from mpobert_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from mpobert_plugin.config import MPOConfig
 
 
 def read_config(path: Path | None) -> MPOConfig | None:
@@ -41,6 +42,8 @@ def read_config(path: Path | None) -> MPOConfig | None:
         raise ConfigError(f"{path} must be JSON, got a file that is none: {error}.") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{path} must hold one object of options, got {fields!r}.")
+    from mpobert_plugin.config import MPOConfig
+
     return MPOConfig(**fields)
 
 

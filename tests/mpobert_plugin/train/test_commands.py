@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import mpobert_plugin as mp
 from mpobert_plugin.cli import app
+from mpobert_plugin.cli.change import GAUGE, RANK, SITES
 from mpobert_plugin.errors import CheckpointError, ConfigError
 from mpobert_plugin.train.run import settings_of
 from mpobert_plugin.train.source import start_model
@@ -65,13 +66,36 @@ def test_a_file_of_settings(tmp_path, corpus):
     assert order["out"] == "mpobert-run"
 
 
-@pytest.mark.parametrize(
-    "module", ["mpobert_plugin", pytest.param("mpobert_plugin.cli", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("module", ["mpobert_plugin", "mpobert_plugin.cli"])
 def test_the_module_is_the_command(module):
-    command = [sys.executable, "-m", module, "--version"]
+    assert quickly(module, "--version").stdout == invoke("--version").stdout
+
+
+def quickly(module, *words):
+    """Run a command that imports nothing which takes seconds."""
+    command = [sys.executable, "-X", "importtime", "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
-    assert done.stdout == invoke("--version").stdout
+    names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    loaded = {name.partition(".")[0] for name in names}
+    assert "mpobert_plugin" in loaded
+    assert not loaded & {"torch", "transformers", "numpy", "scipy", "tensornet"}
+    return done
+
+
+def test_help_is_quick():
+    help_of = quickly("mpobert_plugin", "convert", "--help").stdout
+    assert "--calibration" in help_of
+    config = mp.MPOConfig()
+    assert (config.n, config.adapter_rank, config.gauge) == (SITES, RANK, GAUGE)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_given_such_a_word_as_a_value_runs():
+    words = ["convert", "nowhere", "--out", "new", "--sharing", "--help"]
+    command = [sys.executable, "-m", "mpobert_plugin", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2
+    assert re.match(r"Error: .*sharing|Error: .*nowhere", done.stderr)
 
 
 def test_every_setting_is_printed():
