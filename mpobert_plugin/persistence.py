@@ -28,9 +28,11 @@ from mpobert_plugin.placement import check_device_map
 from mpobert_plugin.runtime import Banks
 from mpobert_plugin.saving import look_before_saving
 from mpobert_plugin.stored_depth import check_depth
+from mpobert_plugin.stored_fields import look_before_configuring
 from mpobert_plugin.stored_names import named_as_in_model
 from mpobert_plugin.stored_plan import check_plan
 from mpobert_plugin.unfilled import fill_unfilled
+from mpobert_plugin.unstored import check_unstored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +106,8 @@ class MPOQuantizer(HfQuantizer):
         attach(model, plan, banks)
         check_device_map(model, banks, device_map)
         if shapes:
-            check(model, named_as_in_model(model, shapes), "checkpoint")
+            found = check(model, named_as_in_model(model, shapes), "checkpoint")
+            check_unstored(model, shapes, found.new_head)
         _expect_markers(model, guard_keys(model, plan))
         return model
 
@@ -227,6 +230,7 @@ def _align(model: PreTrainedModel) -> None:
 def register() -> None:
     """Make the quantizer and its configuration known to transformers; twice does nothing."""
     look_before_saving()
+    look_before_configuring()
     register_adapters()
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(MPOConfig)

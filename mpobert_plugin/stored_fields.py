@@ -1,0 +1,88 @@
+"""Look at the fields of a config.json before transformers makes a configuration of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from mpobert_plugin.config import METHOD
+from mpobert_plugin.errors import CheckpointError
+
+# Configurations make a name for each label, and for each layer the type that it has.
+MOST = 100_000
+_MARK = "_looks_at_fields"
+_LISTED = re.compile(r"(^|_)(layers?|blocks?|groups?|depths?|experts?|types)$")
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse fields of which a configuration would make lists that no file holds.
+
+    Later checks compare layers and tensors with the plan and with the files, but a configuration
+    from a stranger may fill the memory before it is one.
+
+    Parameters
+    ----------
+    fields : mapping of str to object
+        What a config.json says; those of plain models pass.
+
+    Raises
+    ------
+    CheckpointError
+        When labels or layers are far more than any model has, and not listed one by one.
+
+    Examples
+    --------
+    >>> check_fields({"num_labels": 3, "quantization_config": {"quant_method": "mpo"}})
+    """
+    quantized = fields.get("quantization_config")
+    if not isinstance(quantized, Mapping) or quantized.get("quant_method") != METHOD:
+        return
+    for name, number, listed in _numbers(fields):
+        if number > max(MOST, listed):
+            raise CheckpointError(
+                f"{name} of config.json must be at most {MOST:,}, or as many as are listed there, "
+                f"got {number:,}. Use the config.json that save_pretrained wrote, which lists "
+                "labels in id2label."
+            )
+
+
+def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int, int]]:
+    """Yield what lists are made by, with the number of their items that are there."""
+    labels = fields.get("id2label")
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            # The plan has checks of its own.
+            if name != "quantization_config":
+                yield from _numbers(value, f"{prefix}{name}.")
+        elif name == "num_labels" and type(value) is int:
+            yield prefix + name, value, len(labels) if isinstance(labels, Mapping | list) else 0
+        elif _LISTED.search(name):
+            yield from ((prefix + name, number, 0) for number in _within(value))
+
+
+def _within(value: object) -> Iterator[int]:
+    if type(value) is int:
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _within(item)
+
+
+def look_before_configuring() -> None:
+    """Let transformers show what a config.json says before it is used; twice does nothing."""
+    if hasattr(PretrainedConfig.get_config_dict, _MARK):
+        return
+    read: Any = PretrainedConfig.get_config_dict.__func__  # type: ignore[attr-defined, unused-ignore]
+
+    @functools.wraps(read)
+    def looked(cls: type[PretrainedConfig], *args: Any, **kwargs: Any) -> Any:
+        found = read(cls, *args, **kwargs)
+        check_fields(found[0])
+        return found
+
+    setattr(looked, _MARK, True)
+    PretrainedConfig.get_config_dict = classmethod(looked)  # type: ignore[method-assign, assignment, unused-ignore]
