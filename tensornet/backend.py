@@ -325,6 +325,11 @@ def _torch_backend(tl: Any) -> Backend:
         mine = values if values.flags.writeable else values.copy()
         return torch.as_tensor(mine, device=a.device)
 
+    def all_finite(a: Array) -> bool:
+        # One pass without an array of answers: a sum is finite only if all entries are, and where
+        # it is not, that may be its own overflow.
+        return bool(torch.isfinite(a.detach().sum())) or bool(torch.isfinite(a).all())
+
     def own(a: Array) -> Array:
         return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
@@ -336,7 +341,7 @@ def _torch_backend(tl: Any) -> Backend:
         copy=lambda a: a.clone(memory_format=torch.contiguous_format),
         # torch conjugates lazily, and numpy cannot read such a tensor.
         resolve=lambda a: a.resolve_conj(),
-        all_finite=lambda a: bool(torch.isfinite(a).all()),
+        all_finite=all_finite,
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),
         spectra=lambda stack: torch.linalg.eigvalsh(stack).cpu().numpy(),

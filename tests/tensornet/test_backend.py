@@ -46,3 +46,18 @@ def test_torch_arrays_that_are_owned_are_free_of_the_graph_and_of_others():
     assert copied.is_contiguous()
     copied.abs().sum().backward()
     assert a.grad is not None
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+)
+def test_sums_that_overflow_are_no_entries_that_do(dtype):
+    torches, largest = load_backend("pytorch"), torch.finfo(dtype).max
+    big = torch.full((1000,), largest, dtype=dtype)
+    for finite in (big, big[::3], torch.stack([big, -big]), big[:0], big.requires_grad_()):
+        assert torches.all_finite(finite)
+    for bad in (np.nan, np.inf, -np.inf):
+        spoilt = torch.ones(9, dtype=dtype)
+        spoilt[4] = bad
+        assert not torches.all_finite(spoilt)
+    assert not torches.all_finite(torch.tensor([np.inf, -np.inf, 1.0], dtype=dtype))
