@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensornet.errors import ArrayTypeError, DTypeError, MissingLibraryError, complaint
+from tensornet.lapack_threads import one_thread
 from tensornet.typing import Array
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -269,10 +270,15 @@ def at_home(arrays: tuple[Array, ...], like: Array) -> tuple[Array, ...]:
 def _numpy_backend(tl: Any) -> Backend:
     def cholesky_exists(a: Array) -> bool:
         try:
-            np.linalg.cholesky(a)
+            with one_thread(len(a), "numpy"):
+                np.linalg.cholesky(a)
         except np.linalg.LinAlgError:
             return False
         return True
+
+    def eigenvalues(stack: Array) -> Array:
+        with one_thread(int(stack.shape[-1]), "numpy"):
+            return np.linalg.eigvalsh(stack)
 
     return Backend(
         name="numpy",
@@ -281,10 +287,10 @@ def _numpy_backend(tl: Any) -> Backend:
         own=lambda a: np.array(a, order="C", copy=True, subok=False),
         copy=lambda a: np.array(a, order="C", copy=True),
         resolve=lambda a: a,
-        all_finite=lambda a: bool(np.isfinite(a).all()),
+        all_finite=_numpy_finite,
         cholesky_exists=cholesky_exists,
         choleskys_exist=lambda stack: np.array([cholesky_exists(a) for a in stack]),
-        spectra=np.linalg.eigvalsh,
+        spectra=eigenvalues,
         place=lambda _: "cpu",
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
@@ -292,6 +298,14 @@ def _numpy_backend(tl: Any) -> Backend:
         made=lambda values, _: values,
         no_convergence=np.linalg.LinAlgError,
     )
+
+
+def _numpy_finite(a: Array) -> bool:
+    # A sum is finite only if all entries are, and needs no memory for an answer to each of them.
+    # Where it is not, that may be its own overflow.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = a.sum()
+    return bool(np.isfinite(total)) or bool(np.isfinite(a).all())
 
 
 def _numpy_cast(a: Array, dtype: str) -> Array:
@@ -326,8 +340,7 @@ def _torch_backend(tl: Any) -> Backend:
         return torch.as_tensor(mine, device=a.device)
 
     def all_finite(a: Array) -> bool:
-        # One pass without an array of answers: a sum is finite only if all entries are, and where
-        # it is not, that may be its own overflow.
+        # As _numpy_finite.
         return bool(torch.isfinite(a.detach().sum())) or bool(torch.isfinite(a).all())
 
     def own(a: Array) -> Array:

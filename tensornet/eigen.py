@@ -213,7 +213,8 @@ def _looks_deficient(gram: np.ndarray[Any, Any]) -> bool:
         return False
     part = gram[: len(gram) // 4, : len(gram) // 4].astype(np.result_type(gram.dtype, np.float64))
     try:
-        pivots = np.linalg.cholesky(part).diagonal().real ** 2
+        with one_thread(len(part), "numpy"):
+            pivots = np.linalg.cholesky(part).diagonal().real ** 2
     except np.linalg.LinAlgError:
         return True
     return bool((pivots <= _DEPENDENT * part.diagonal().real).any())

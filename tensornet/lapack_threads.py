@@ -1,8 +1,10 @@
-"""One thread for scipy's LAPACK on small matrices, where numpy has a library of its own.
+"""One thread for the LAPACK of numpy's and scipy's wheels on small matrices.
 
-The wheels of numpy and scipy each bring a linear algebra library, and each library keeps threads
-that spin for a while after a call. When calls to both alternate, the threads of one take the
-cores from the other: on two cores a decomposition took twice as long as on one.
+Each wheel brings a linear algebra library, and each library keeps threads that spin while they
+wait for each other, and for a while after a call. When calls to both alternate, the threads of
+one take the cores from the other: on two cores a decomposition took twice as long as on one. And
+where other programs want the cores too, a factorization waits for a thread that has none: two
+threads needed ten times as long as one for Cholesky factors of 256 rows, and gain nothing there.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +44,12 @@ class _Calls:
                 library.set_num_threads(self.before)
 
 
-_CALLS = _Calls()
+_CALLS = {"numpy": _Calls(), "scipy": _Calls()}
 
 
 @contextmanager
-def one_thread(rows: int) -> Iterator[None]:
-    """Let scipy's own library use one thread on a matrix with few rows.
+def one_thread(rows: int, wheel: str = "scipy") -> Iterator[None]:
+    """Let the library in a wheel use one thread on a matrix with few rows.
 
     Calls may overlap: what was set before the first of them comes back after the last.
 
@@ -54,33 +57,35 @@ def one_thread(rows: int) -> Iterator[None]:
     ----------
     rows : int
         Rows of the matrix that is worked on; with many of them nothing is changed.
+    wheel : {"scipy", "numpy"}
+        Whose library it is.
 
     Examples
     --------
     >>> with one_thread(256):
     ...     pass
     """
-    library = _of_scipy() if rows < _LARGE else None
+    library = _library(wheel) if rows < _LARGE else None
     if library is None:
         yield
         return
-    _CALLS.enter(library)
+    _CALLS[wheel].enter(library)
     try:
         yield
     finally:
-        _CALLS.leave(library)
+        _CALLS[wheel].leave(library)
 
 
 @cache
-def _of_scipy() -> Any:
-    """Return what controls the library in scipy's wheel; None if scipy shares one with numpy."""
+def _library(wheel: str) -> Any:
+    """Return what controls the library in a wheel; None where the wheel brings none of its own."""
     # Imported late: it looks through the libraries of the process, which must be loaded by now.
-    import scipy.linalg  # noqa: F401
+    import_module(f"{wheel}.linalg")
     from threadpoolctl import ThreadpoolController
 
     for library in ThreadpoolController().lib_controllers:
         folder = Path(library.filepath).parent
-        own = folder.name == "scipy.libs" or folder.parts[-2:] == ("scipy", ".dylibs")
+        own = folder.name == f"{wheel}.libs" or folder.parts[-2:] == (wheel, ".dylibs")
         if own and library.user_api == "blas":
             return library
     return None

@@ -207,7 +207,7 @@ def low_rank_root(a: np.ndarray[Any, Any], rank: int) -> np.ndarray[Any, Any]:
     if 4 * width > min(a.shape):
         return lower_root(a)
     sketch = a @ np.random.default_rng(0).standard_normal((a.shape[1], width))
-    with one_thread(width):
+    with one_thread(width, "numpy"):
         basis = np.linalg.qr(sketch)[0]
     inside = basis.conj().T @ a
     missing = a - basis @ inside

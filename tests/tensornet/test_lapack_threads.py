@@ -1,4 +1,4 @@
-"""scipy's own library on one thread: for small matrices, while it works, however calls overlap."""
+"""A wheel's own library on one thread: for small matrices, while it works, in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensornet.lapack_threads import one_thread
 
 
 class Library:
-    """Stands for the library in scipy's wheel, which not every machine has apart from numpy's."""
+    """Stands for the library in a wheel, which not every machine has."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -33,7 +33,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library(4)
-    monkeypatch.setattr(lapack_threads, "_of_scipy", lambda: made)
+    monkeypatch.setattr(lapack_threads, "_library", lambda wheel: made)
     return made
 
 
@@ -98,6 +98,22 @@ def test_a_decomposition_leaves_all_libraries_as_they_were() -> None:
 
 
 def test_a_library_that_both_share_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lapack_threads, "_of_scipy", lambda: None)
+    monkeypatch.setattr(lapack_threads, "_library", lambda wheel: None)
     with one_thread(8):
         pass
+
+
+@pytest.mark.parametrize("wheel", ["numpy", "scipy"])
+def test_each_wheel_has_its_own_library(wheel: str) -> None:
+    library = lapack_threads._library(wheel)
+    if library is None:
+        pytest.skip(f"{wheel} brings no library of its own here")
+    before = library.get_num_threads()
+    library.set_num_threads(2)
+    try:
+        with one_thread(8, wheel):
+            assert library.get_num_threads() == 1
+        assert library.get_num_threads() == 2
+    finally:
+        library.set_num_threads(before)
+    assert wheel in library.filepath
