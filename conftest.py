@@ -43,9 +43,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _seed() -> None:
+def _seed(more: int = 0) -> None:
     """Give every global generator one state; that of torch starts with another each time."""
-    seed = int(os.environ.get("TEST_SEED", "0"))
+    seed = int(os.environ.get("TEST_SEED") or 0) + more
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  the global one, which libraries draw from
     if "torch" in sys.modules:
@@ -55,9 +55,18 @@ def _seed() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed before each test, so that none depends on which ran before it."""
-    if "mpobert_plugin" in item.path.parts and "torch" not in sys.modules:
+    if (
+        "mpobert_plugin" in item.path.relative_to(item.config.rootpath).parts
+        and "torch" not in sys.modules
+    ):
         __import__("torch")
     _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Seed once more, for fixtures have drawn: more of them where the test is the first to ask."""
+    _seed(1)
 
 
 @pytest.hookimpl(tryfirst=True)

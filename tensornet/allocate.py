@@ -213,12 +213,19 @@ def _fronts(names: Sequence[str], Ws: Any, shape: Any, share: float) -> list[Fro
     def work(name: str) -> Front:
         return _front(name, Ws, shape, share)
 
-    if not isinstance(Ws, dict | list | tuple):
+    # What only looks like these may load its matrices when they are asked for.
+    if type(Ws) not in (dict, list, tuple):
         return [work(name) for name in names]
-    held = Ws.values() if isinstance(Ws, dict) else Ws
-    sizes = [math.prod(getattr(W, "shape", ())) for W in held]
-    here = all("cpu" in str(getattr(W, "device", "cpu")).lower() for W in held)
-    return side_by_side(work, names, size=max(sizes)) if here else [work(name) for name in names]
+    held = list(Ws.values() if isinstance(Ws, dict) else Ws)
+    if all(_on_the_host(W) for W in held):
+        return side_by_side(work, names, size=max(math.prod(W.shape) for W in held))
+    return [work(name) for name in names]
+
+
+def _on_the_host(W: Any) -> bool:
+    shape = getattr(W, "shape", None)
+    known = isinstance(shape, tuple) and all(isinstance(d, int) for d in shape)
+    return known and "cpu" in str(getattr(W, "device", "cpu")).lower()
 
 
 def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
@@ -230,7 +237,8 @@ def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
             raise ShapeError(complaint("shape", expected, repr(own)))
         return front_of_mpo(given)
     several = getattr(given, "ndim", 2) == 3
-    backend, matrix = array(f"Ws[{name!r}]", given, 3 if several else 2)
+    argument = f"Ws[{name!r}]" if isinstance(Ws, Mapping) else f"Ws[{name}]"
+    backend, matrix = array(argument, given, 3 if several else 2)
     rows, cols = (int(d) for d in matrix.shape[-2:])
     layout = matrix_layout(rows, cols, own)
     host = shared_with_numpy(matrix, backend)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tensornet import host
 from tensornet.errors import ArrayTypeError, DTypeError, MissingLibraryError, complaint
-from tensornet.lapack_threads import one_thread
 from tensornet.typing import Array
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -268,29 +268,17 @@ def at_home(arrays: tuple[Array, ...], like: Array) -> tuple[Array, ...]:
 
 
 def _numpy_backend(tl: Any) -> Backend:
-    def cholesky_exists(a: Array) -> bool:
-        try:
-            with one_thread(len(a), "numpy"):
-                np.linalg.cholesky(a)
-        except np.linalg.LinAlgError:
-            return False
-        return True
-
-    def eigenvalues(stack: Array) -> Array:
-        with one_thread(int(stack.shape[-1]), "numpy"):
-            return np.linalg.eigvalsh(stack)
-
     return Backend(
         name="numpy",
         tl=tl,
-        cast=_numpy_cast,
+        cast=host.cast,
         own=lambda a: np.array(a, order="C", copy=True, subok=False),
         copy=lambda a: np.array(a, order="C", copy=True),
         resolve=lambda a: a,
-        all_finite=_numpy_finite,
-        cholesky_exists=cholesky_exists,
-        choleskys_exist=lambda stack: np.array([cholesky_exists(a) for a in stack]),
-        spectra=eigenvalues,
+        all_finite=host.all_finite,
+        cholesky_exists=host.cholesky_exists,
+        choleskys_exist=lambda stack: np.array([host.cholesky_exists(a) for a in stack]),
+        spectra=host.eigenvalues,
         place=lambda _: "cpu",
         like=lambda values, _: values,
         matrix_transpose=lambda a: np.swapaxes(a, -1, -2),
@@ -298,20 +286,6 @@ def _numpy_backend(tl: Any) -> Backend:
         made=lambda values, _: values,
         no_convergence=np.linalg.LinAlgError,
     )
-
-
-def _numpy_finite(a: Array) -> bool:
-    # A sum is finite only if all entries are, and needs no memory for an answer to each of them.
-    # Where it is not, that may be its own overflow.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = a.sum()
-    return bool(np.isfinite(total)) or bool(np.isfinite(a).all())
-
-
-def _numpy_cast(a: Array, dtype: str) -> Array:
-    # Overflow becomes infinity without a warning: callers look for it and say what to do.
-    with np.errstate(over="ignore"):
-        return np.asarray(a).astype(np.dtype(dtype), copy=False)
 
 
 def _torch_backend(tl: Any) -> Backend:
@@ -339,12 +313,16 @@ def _torch_backend(tl: Any) -> Backend:
         mine = values if values.flags.writeable else values.copy()
         return torch.as_tensor(mine, device=a.device)
 
+    def resolve(a: Array) -> Array:
+        # torch conjugates and negates lazily, and numpy cannot read such a tensor.
+        return a.resolve_conj().resolve_neg()
+
     def all_finite(a: Array) -> bool:
-        # As _numpy_finite.
+        # As on the host.
         return bool(torch.isfinite(a.detach().sum())) or bool(torch.isfinite(a).all())
 
     def own(a: Array) -> Array:
-        return a.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
+        return resolve(a.detach()).clone(memory_format=torch.contiguous_format)
 
     return Backend(
         name="pytorch",
@@ -352,8 +330,7 @@ def _torch_backend(tl: Any) -> Backend:
         cast=lambda a, dtype: a.to(getattr(torch, dtype)),
         own=own,
         copy=lambda a: a.clone(memory_format=torch.contiguous_format),
-        # torch conjugates lazily, and numpy cannot read such a tensor.
-        resolve=lambda a: a.resolve_conj(),
+        resolve=resolve,
         all_finite=all_finite,
         cholesky_exists=lambda a: int(torch.linalg.cholesky_ex(a).info) == 0,
         choleskys_exist=lambda stack: (torch.linalg.cholesky_ex(stack).info == 0).cpu().numpy(),

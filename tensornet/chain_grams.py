@@ -39,7 +39,8 @@ _RANGE = (2.0**-200, 2.0**200)
 class Gathered(NamedTuple):
     """A chain with isometric cores around its meeting site, and the squared norm there.
 
-    ``growth`` is how much larger than what they add up to the parts are that meet at a bond.
+    ``growth`` is how much larger than what they add up to the parts are that meet, at all bonds
+    together.
     """
 
     cores: Cores
@@ -63,7 +64,7 @@ def gathered(cores: Cores, backend: Backend) -> Gathered | None:
             met = _met(rows_matrix(before, backend), factor, rest[k - 1], backend)
         if met is None:
             return None
-        growth = max(growth, met)
+        growth *= max(met, 1.0)
     for k in range(meeting):
         left, site = (int(d) for d in rest[k].shape[:2])
         q, factor = revealing_qr(rows_matrix(rest[k], backend), backend)
@@ -75,7 +76,7 @@ def gathered(cores: Cores, backend: Backend) -> Gathered | None:
             met = _met(ahead, factor, rest[k + 1], backend)
         if met is None:
             return None
-        growth = max(growth, met)
+        growth *= max(met, 1.0)
     return Gathered(tuple(rest), meeting, weight(rest[meeting], backend), growth)
 
 

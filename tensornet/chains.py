@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,18 +15,17 @@ from tensornet.canonical import bond_spectrum, move_center
 from tensornet.certificate import Certificate, magnified, raised
 from tensornet.chain_grams import Gathered, gathered
 from tensornet.checks import integer, one_cap, upward
+from tensornet.conditioning import CANCELLED
 from tensornet.contract.chain import fuse
-from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
+from tensornet.errors import OptionError, ShapeError, ToleranceWarning, complaint
 from tensornet.exponents import centered, gathered_first, near_one, shares
 from tensornet.fitting import ChainSource, allowance, fitted, one_budget
-from tensornet.limits import DOUBLE, certify, make_limits, noise
+from tensornet.limits import DOUBLE, certify, make_limits
 from tensornet.storage import in_double, narrowed, weight
 from tensornet.typing import Bonds, Cores
 
-# More noise than this (relative) and a network is taken for zero; more growth than this, and
-# parts cancelled.
-_NOTHING_LEFT = 0.1
-_CANCELLED = 4.0
+# More noise than this (relative), and a network is taken for zero.
+_NOTHING_LEFT = 0.5
 
 
 class Cutting(NamedTuple):
@@ -111,7 +111,7 @@ def rounded(
     if true_norm is not None:
         total = math.ldexp(true_norm[0], true_norm[1] - ready.exponent) ** 2
     rules = make_limits(caps, limits.rtol, dtype, total, forced=False)
-    _check_promise(limits.rtol, ready.cancelled)
+    _warn_of_cancelling(limits.rtol, ready.cancelled)
     rules = replace(rules, noise=max(rules.noise, ready.cancelled**2 * total))
     source = ChainSource(ready.cores, ready.center, total, backend, ready.found)
     swept = fitted(source, rules, limits.rtol, most)
@@ -123,12 +123,14 @@ def rounded(
     return Rounded(at_home(stored, cores[0]), at, certificate)
 
 
-def _check_promise(rtol: float | None, cancelled: float) -> None:
-    """Raise where parts of a network cancel so far that what is left has a larger error."""
+def _warn_of_cancelling(rtol: float | None, cancelled: float) -> None:
+    """Say so where parts of a network cancel so far that what is left has a larger error."""
     if rtol is not None and rtol < cancelled:
-        expected = f"be at least {upward(cancelled)} for a network whose parts cancel as here"
-        remedy = "What is left of them has few digits. Cut by max_bond, or subtract the matrices."
-        raise ToleranceError(complaint("rtol", expected, f"{rtol:g}", remedy))
+        text = (
+            f"rtol={rtol:g} is less than the error of about {upward(cancelled)} that is left where "
+            "the parts of this network cancel, whatever is kept."
+        )
+        warnings.warn(text, ToleranceWarning, stacklevel=4)
 
 
 def _stored(
@@ -156,7 +158,7 @@ def _ready(cores: Cores, center: int | None) -> tuple[Backend, _Ready]:
     """Return a chain in double precision, gathered in one core where its Gram matrices fail."""
     backend, wide = widened(cores)
     found = None if dtype_name(cores[0]) in DOUBLE else gathered(wide, backend)
-    if found is not None and found.growth <= _CANCELLED:
+    if found is not None and found.growth <= CANCELLED:
         return backend, _Ready(found.cores, found.meeting, 0, found.weight, 0.0, found)
     site = 0 if center is None else center
     backend, wide, exponent, cancelled = _gathered(cores, center, site)
@@ -172,12 +174,11 @@ def _gathered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cor
     backend, wide = widened(cores)
     if trusted(cores, center) is not None or site != 0:
         return (*_centered(cores, center, site), 0.0)
-    wide, exponent, growth = gathered_first(wide, backend)
-    share = growth * noise("float64", max(int(c.shape[0]) for c in cores))
+    wide, exponent, share = gathered_first(wide, backend)
     if share > _NOTHING_LEFT:
         wide = tuple(backend.zeros((1, int(c.shape[1]), 1), c) for c in wide)
         return backend, wide, exponent, 0.0
-    return backend, wide, exponent, share if growth > _CANCELLED else 0.0
+    return backend, wide, exponent, share
 
 
 def _centered(cores: Cores, center: int | None, site: int) -> tuple[Backend, Cores, int]:

@@ -9,7 +9,7 @@ from tensornet.checks import array, describe
 from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
 from tensornet.fitting import allowance
 from tensornet.layout import matrix_layout
-from tensornet.single import Request, decompose_tensor, requested_caps
+from tensornet.single import Request, decompose_tensor
 from tensornet.stack_bonds import Job, each_of, with_common_bonds
 from tensornet.typing import Array, Bonds, ShapeSpec
 
@@ -76,16 +76,13 @@ def common_bonds(
         matrices, backend = known, load_backend("numpy")
     stacked = "cpu" not in backend.place(matrices[0]).lower()
     job = Job(layout, request, dtype_name(matrices[0]), backend)
-    if rtol is None:
-        asked = with_common_bonds(matrices, job, None, stacked=stacked)
-        return requested_caps(layout.site_dims, asked)[0]
     if len(matrices) > 1:
         job = job._replace(request=with_common_bonds(matrices, job, None, stacked=stacked))
     return _needed(matrices, job)
 
 
 def _needed(matrices: list[Array], job: Job) -> tuple[int, ...]:
-    """Return what cuts under a tolerance leave of bonds that spectra, which bound it, allow."""
+    """Return what cuts leave of bonds that spectra allow: those bound errors, and hide ranks."""
 
     def work(k: int) -> tuple[int, ...]:
         try:

@@ -10,8 +10,9 @@ import math
 
 from tensornet.backend import Backend
 from tensornet.canonical import gather_step, move_left, move_right
+from tensornet.conditioning import CANCELLED, rounding_share
 from tensornet.errors import RangeError, complaint, counted
-from tensornet.storage import scaled
+from tensornet.storage import scaled, weight
 from tensornet.typing import Array, Cores
 
 # Exponents of two between which the entries of a core keep all digits of its element type.
@@ -36,19 +37,22 @@ def centered(cores: Cores, center: int | None, target: int, backend: Backend) ->
 
 
 def gathered_first(cores: Cores, backend: Backend) -> tuple[Cores, int, float]:
-    """Return the cores with the norm in the first, near one, its exponent, and the growth.
+    """Return the cores with the norm in the first, near one, its exponent, and the error of it.
 
-    The growth is how much larger than their sum the parts were that met at a bond, the largest
-    of all bonds. It is about 1 where nothing cancels; rounding errors are relative to the parts.
+    The error is relative, and 0 where the parts that met at the bonds were not much larger than
+    their sums: rounding errors are relative to the parts.
     """
     cores, exponent = _balanced(cores, None, backend)
-    largest = 1.0
+    given, taken, grown = cores, exponent, 1.0
     for k in range(len(cores) - 1, 0, -1):
         cores, growth = gather_step(cores, k, backend)
         cores, power = near_one(cores, k - 1, backend)
         exponent += power
-        largest = max(largest, growth)
-    return cores, exponent, largest
+        grown *= max(growth, 1.0)
+    if grown <= CANCELLED:
+        return cores, exponent, 0.0
+    norm = math.sqrt(weight(cores[0], backend)), exponent - taken
+    return cores, exponent, rounding_share(given, norm, backend)
 
 
 def shares(

@@ -61,8 +61,8 @@ def read(equation: Equation, shapes: Sequence[object]) -> Expression:
         if len(shape) != len(labels):
             n = counted(len(labels), "dimension")
             noun = "label" if len(labels) == 1 else "labels"
-            named = labels if isinstance(equation, str) else "".join(map(str, equation[k]))
-            expected = f"have {n} for the {noun} {named!r}"
+            named = repr(labels) if isinstance(equation, str) else ", ".join(map(repr, equation[k]))
+            expected = f"have {n} for the {noun} {named}"
             raise ShapeError(complaint(f"shapes[{k}]", expected, f"{shape}"))
         for label, size in zip(labels, shape, strict=True):
             if sizes.setdefault(label, size) != size:

@@ -75,7 +75,7 @@ REFUSED = [
     ([ONE], {"weights": [True]}, errors.OptionError, "be a positive number, got True"),
     ([ONE], {"weights": [np.inf]}, errors.OptionError, "be a positive number, got inf"),
     ([tn.mpo(ONE, 2)], {"shape": 2}, errors.ShapeError, "be left out for an MPO, which has one"),
-    ([ONE[0]], {}, errors.ShapeError, r"Ws\['0'\] must have 2 dimensions"),
+    ([ONE[0]], {}, errors.ShapeError, r"Ws\[0\] must have 2 dimensions"),
 ]
 
 

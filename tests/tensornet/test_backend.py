@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import tensornet as tn
 from tensornet.backend import dtype_name, load_backend
 
 BITS = np.array([[0x3FC0, 0xC000], [0x0080, 0x7F7F]], dtype=np.uint16)
@@ -69,3 +70,10 @@ def test_sums_that_overflow_are_no_entries_that_do(dtype, library):
         spoilt[4] = bad
         assert not whether(spoilt)
     assert not whether(torch.tensor([np.inf, -np.inf, 1.0], dtype=dtype))
+
+
+def test_views_that_torch_negates_lazily_are_read():
+    lazy = torch.complex(torch.eye(4), torch.arange(16.0).reshape(4, 4)).conj().imag
+    assert lazy.is_neg()
+    np.testing.assert_allclose(tn.mpo(lazy, 2).to_matrix().numpy(), -np.arange(16.0).reshape(4, 4))
+    assert tn.common_bonds([lazy], 2, rtol=1e-3) == tn.mpo(lazy.clone(), 2, rtol=1e-3).bond_dims

@@ -45,6 +45,13 @@ def test_every_matrix_keeps_the_tolerance_with_them(layout, n, rtol, seed):
         assert tn.mpo(one, layout, bonds=bonds).certificate.relative_error <= rtol * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_budget_that_a_rank_does_not_use_up(n):
+    W = np.ones((n, 24, 36))
+    assert tn.common_bonds(W, LAYOUT, max_params=600) == (1, 1, 1, 1)
+    assert tn.mpo(W, LAYOUT, max_params=600).bond_dims == (1, 1, 1, 1)
+
+
 def test_matrices_of_zeros_and_one_matrix():
     assert tn.common_bonds([np.zeros((24, 36))] * 2, LAYOUT, rtol=0.1) == (1, 1, 1, 1)
     (W,) = decaying(1)

@@ -174,7 +174,7 @@ def test_what_float32_cannot_hold_is_not_widened_to_it():
         (lambda: tn.plan([(1, 2), (2, 3), (1, 3)], (2, 3), (4, 4)), "size 3 at label 2, as before"),
         (
             lambda: tn.plan([(1, 2), (2,), (1,)], (2, 3, 4), (3,)),
-            "the labels '12', got (2, 3, 4)",
+            "the labels 1, 2, got (2, 3, 4)",
         ),
     ],
 )
