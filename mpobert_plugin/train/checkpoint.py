@@ -65,6 +65,27 @@ class Checkpoints:
     keep: int
     tell: Callable[[str], None]
 
+    def folder_of(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step, whether it is there or not.
+
+        Parameters
+        ----------
+        step : int
+            Optimizer steps that are done.
+
+        Returns
+        -------
+        Path
+            Inside the root.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> print(Checkpoints(Path("run"), 2, print).folder_of(20).as_posix())
+        run/step-000000020
+        """
+        return self.root / f"step-{step:09d}"
+
     def save(
         self, step: int, write: Callable[[Path], None], state: dict[str, Any], best: int | None
     ) -> Checkpoint:
@@ -94,7 +115,7 @@ class Checkpoints:
         CheckpointError
             When the disk is full or refuses; all older checkpoints are as they were.
         """
-        target, aside = self.root / f"step-{step:09d}", self.root / f"{_ASIDE}{step:09d}"
+        target, aside = self.folder_of(step), self.root / f"{_ASIDE}{step:09d}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)

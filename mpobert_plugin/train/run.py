@@ -157,7 +157,7 @@ def pretrain(
         finally:
             journal.close()
         step = loop.progress.step
-        return RunResult(step, finished, checkpoints.root / f"step-{step:09d}", wish.name)
+        return RunResult(step, finished, checkpoints.folder_of(step), wish.name)
 
 
 def settings_of(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _go_on(
         )
     if newest is None:
         return _rebuilding(loop, None)
-    check_same_run(newest, extra)
+    check_same_run(newest, extra, loop.parts.model)
     loop.resume(newest)
     return what_is_inexact(newest, extra) + _rebuilding(loop, newest.state.get("rebuilding"))
 
@@ -298,13 +298,18 @@ def _begin(
     for note in notes:
         journal.event(step, note)
     if step:
-        journal.event(step, _told(step, loop.config.steps))
+        journal.event(step, _told(step, loop))
 
 
-def _told(step: int, steps: int) -> str:
+def _told(step: int, loop: Loop) -> str:
+    steps = loop.config.steps
     if step < steps:
         return f"The run goes on after step {step} of {steps}."
-    return f"The run has made all of its {steps} steps. Give more of them, or another folder."
+    return (
+        f"The run has made all of its {steps} steps. More steps are another run, for the learning "
+        f"rate follows their number: give out= another folder, and "
+        f"model={loop.checkpoints.folder_of(step)} to begin with its weights."
+    )
 
 
 @contextmanager

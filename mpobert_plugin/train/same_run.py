@@ -1,4 +1,4 @@
-"""A run goes on with its own settings and text, or not at all."""
+"""A run goes on with its own settings, text and model, or not at all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpobert_plugin.errors import CheckpointError
+from mpobert_plugin.errors import CheckpointError, shorten
+from mpobert_plugin.train.same_model import changes_of_model
 from mpobert_plugin.train.settings import PretrainConfig
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from mpobert_plugin.train.checkpoint import Checkpoint
     from mpobert_plugin.train.processes import Processes
 
@@ -82,8 +85,8 @@ def what_is_inexact(checkpoint: Checkpoint, extra: dict[str, Any]) -> tuple[str,
     return (f"{text}: {'; '.join(changed)}.",)
 
 
-def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any]) -> None:
-    """Refuse a checkpoint of a run with other settings or text.
+def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any], model: PreTrainedModel) -> None:
+    """Refuse a checkpoint of a run with other settings, another text or another model.
 
     Parameters
     ----------
@@ -91,25 +94,36 @@ def check_same_run(checkpoint: Checkpoint, extra: dict[str, Any]) -> None:
         A whole one.
     extra : dict
         What this run keeps in its own.
+    model : transformers.PreTrainedModel
+        What is to go on.
 
     Raises
     ------
     CheckpointError
         With the names of what differs.
     """
+    changed = _changed_settings(checkpoint, extra)
+    if checkpoint.state.get("corpus") != extra["corpus"]:
+        changed.append("another text")
+    others = changes_of_model(checkpoint.folder, model)
+    if others:
+        changed.append(f"another model ({shorten(others)})")
+    if not changed:
+        return
+    # Another model cannot begin with these weights.
+    weights = "" if others else f", and model={checkpoint.folder} to begin with its weights"
+    raise CheckpointError(
+        f"the run in {checkpoint.folder.parent.parent} must go on with its own settings, text and "
+        f"model, got {', '.join(changed)}. Give out= another folder for a new run{weights}."
+    )
+
+
+def _changed_settings(checkpoint: Checkpoint, extra: dict[str, Any]) -> list[str]:
     # A setting that did not exist yet had what is now its default.
     found = {**PretrainConfig().to_dict(), **checkpoint.state.get("config", {})}
     free = {entry.name for entry in fields(PretrainConfig) if entry.metadata["free"]}
-    changed = [
+    return [
         f"{name} {found.get(name)!r} -> {value!r}"
         for name, value in extra["config"].items()
         if name not in free and found.get(name) != value
     ]
-    if checkpoint.state.get("corpus") != extra["corpus"]:
-        changed.append("another text")
-    if changed:
-        raise CheckpointError(
-            f"the run in {checkpoint.folder.parent} must go on with its own settings, got "
-            f"{', '.join(changed)}. Give out= another folder, and the checkpoint as the model, to "
-            "start a new run from its weights."
-        )

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import logging as hf_logging
 
+from mpobert_plugin.checkpoint import compare
 from mpobert_plugin.errors import CheckpointError, shorten
 from mpobert_plugin.persistence import load_state_dict
 
@@ -104,6 +105,7 @@ def read_state(
         weights, moments = load_file(folder / MODEL), load_file(folder / MOMENTS)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder} must hold a whole checkpoint, got: {error}.") from error
+    _check_tensors(folder, model, weights)
     load_state_dict(model, weights)
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in moments.items():
@@ -123,6 +125,19 @@ def read_state(
         optimizer.state[parameter] = {
             kind: _placed(name, kind, tensor, parameter) for kind, tensor in state.items()
         }
+
+
+def _check_tensors(folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a model that was changed beyond what its configuration says."""
+    found = compare(model, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+    if found.fits:
+        return
+    others = [*found.missing, *found.unexpected, *(name for name, _, _ in found.mismatched)]
+    raise CheckpointError(
+        f"{folder} must hold the tensors of the model that is to go on, got {len(found.missing)} "
+        f"missing, {len(found.unexpected)} unexpected and {len(found.mismatched)} of another shape "
+        f"({shorten(others, 3)}). Give out= another folder, or the model that the run began with."
+    )
 
 
 def _placed(name: str, kind: str, tensor: Tensor, parameter: nn.Parameter) -> Tensor:

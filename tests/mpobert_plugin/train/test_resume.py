@@ -320,17 +320,32 @@ def test_a_log_that_was_cut_off_or_is_no_text_goes_on(corpus, whole, tmp_path):
 def test_the_text_may_move_but_not_change(corpus, whole, tmp_path):
     run = cut(whole(True, False), tmp_path / "run", 9)
     other = prepare([*DOCS, "One more."], tmp_path / "other", Vocabulary(corpus.folder))
-    with pytest.raises(CheckpointError, match="its own settings, got another text"):
+    with pytest.raises(CheckpointError, match="text and model, got another text"):
         pretrain(model(True), other, CONFIG, run, device="cpu")
     moved = shutil.copytree(corpus.folder, tmp_path / "moved")
     pretrain(model(True), moved, CONFIG, run, device="cpu")
     same(whole(True, False), run)
 
 
+def test_a_longer_run_is_another_one_and_both_messages_say_so(corpus, whole, tmp_path):
+    run, said = cut(whole(True, False), tmp_path / "run", STEPS), []
+    pretrain(model(True), corpus, CONFIG, run, device="cpu", say=said.append)
+    advice = f"model={folder(run, STEPS)} to begin with its weights."
+    assert said[-1] == (
+        f"The run has made all of its {STEPS} steps. More steps are another run, for the learning "
+        f"rate follows their number: give out= another folder, and {advice}"
+    )
+    with pytest.raises(CheckpointError) as error:
+        pretrain(model(True), corpus, CONFIG.replace(steps=20), run, device="cpu")
+    assert str(error.value).endswith(
+        f"got steps {STEPS} -> 20. Give out= another folder for a new run, and {advice}"
+    )
+
+
 def test_a_checkpoint_of_another_model_is_refused(corpus, whole, tmp_path):
     run = cut(whole(True, False), tmp_path / "run", 5)
-    with pytest.raises(CheckpointError):
-        pretrain(fresh(hidden_size=32), corpus, CONFIG, run, device="cpu")
+    with pytest.raises(CheckpointError, match=r"another model \(hidden_size 16 -> 32\)"):
+        pretrain(fresh(hidden_size=32, **DROPOUT), corpus, CONFIG, run, device="cpu")
 
 
 @pytest.mark.slow
