@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mpobert_plugin.train.settings import PretrainConfig
 
 # The mean follows the last hundred steps or so; the first ones only fill it.
 _DECAY, _FIRST = 0.98, 20
 # What is learned by heart has a loss near zero, of which any is a multiple.
 _LOW = 1.0
-_TRY = "Try a smaller lr, a longer warmup_ratio, a smaller clip, or precision='bf16'"
-_BACK = "; guard='rollback' goes back to the last checkpoint and on with other samples"
-_OTHER = ". Other settings make another run: give out= another folder"
-_FROM = ", and the last checkpoint as the model."
-_ADVICE = f"{_TRY}{_BACK}{_OTHER}{_FROM}"
-_NO_CHECKPOINT = (
-    "; guard='rollback' found no checkpoint to go back to yet, and save_every= says how often "
-    "one is written"
-)
+# Formats with more range or more bits than the one that a run has.
+_WIDER = {"fp16": "'bf16' or 'fp32'", "bf16": "'fp32'", "tf32": "'fp32'"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def examine(
     Returns
     -------
     tuple of (Health, str or None)
-        The new value; what is wrong and what to try.
+        The new value; what is wrong.
 
     Examples
     --------
@@ -82,42 +81,68 @@ def examine(
     skips = health.skipped + 1 if skipped else 0
     health = replace(health, skipped=skips)
     if skips >= most_skips:
-        return health, f"{skips} steps one after the other overflowed. {_ADVICE}"
+        return health, f"{skips} steps one after the other overflowed."
     if skipped and (scaled or math.isfinite(loss)):
         return health, None
     if not math.isfinite(loss):
-        return health, f"The loss is {loss}. {_ADVICE}"
+        return health, f"The loss is {loss}."
     if health.seen >= _FIRST and loss > factor * max(health.mean, _LOW):
         return health, (
-            f"The loss is {loss:.4g}, far above its mean of the last steps, {health.mean:.4g}. "
-            f"{_ADVICE}"
+            f"The loss is {loss:.4g}, far above its mean of the last steps, {health.mean:.4g}."
         )
     weight = max(1.0 - _DECAY, 1.0 / (health.seen + 1))
     mean = health.mean + weight * (loss - health.mean)
     return replace(health, mean=mean, seen=health.seen + 1), None
 
 
-def where_set_to_go_back(text: str, kept: bool) -> str:
-    """Return what `examine` says, for a run that goes back already.
+def advice(config: PretrainConfig, last: Path | None) -> str:
+    """Return what to try after a loss, as far as a run has not tried it.
 
     Parameters
     ----------
-    text : str
-        The sentences, whose advice is for a run that stops.
-    kept : bool
-        Whether there is a checkpoint to go back to.
+    config : PretrainConfig
+        Settings of the run that is lost.
+    last : Path or None
+        Its last checkpoint; None before the first one.
 
     Returns
     -------
     str
-        Without the advice to go back; without a checkpoint, that there was none.
+        Sentences.
 
     Examples
     --------
-    >>> _, lost = examine(Health(), math.nan, False, 2.0, 50)
-    >>> "guard='rollback' found no checkpoint" in where_set_to_go_back(lost, False)
-    True
+    >>> from mpobert_plugin.train.settings import PretrainConfig
+    >>> print(advice(PretrainConfig(precision="fp32", clip=0.0, guard="rollback"), None))
+    Try a smaller lr, a longer warmup_ratio or a clip above 0. guard='rollback' found no checkpoint
+    to go back to yet: the first one is written after step 500 (save_every=500). Without one the
+    same command begins anew, with other settings too.
     """
-    if kept:
-        return text.replace(_BACK, "")
-    return text.replace(_BACK, _NO_CHECKPOINT).replace(_FROM, ".")
+    steps = ["a smaller lr"]
+    if config.warmup_ratio < 1.0:
+        steps.append("a longer warmup_ratio")
+    steps.append("a smaller clip" if config.clip else "a clip above 0")
+    if config.precision in _WIDER:
+        steps.append(f"precision={_WIDER[config.precision]}")
+    return f"Try {', '.join(steps[:-1])} or {steps[-1]}. {_of_going_back(config, last)}"
+
+
+def _of_going_back(config: PretrainConfig, last: Path | None) -> str:
+    if last is None:
+        early = 0 < config.save_every < config.steps
+        every = f"after step {config.save_every}" if early else "at the end"
+        verb = "found" if config.guard == "rollback" else "would find"
+        return (
+            f"guard='rollback' {verb} no checkpoint to go back to yet: the first one is written "
+            f"{every} (save_every={config.save_every}). Without one the same command begins anew, "
+            "with other settings too."
+        )
+    back = (
+        ""
+        if config.guard == "rollback"
+        else ("guard='rollback' goes back to the last checkpoint and on with other samples. ")
+    )
+    return (
+        f"{back}Other settings make another run: give out= another folder, and model={last} to "
+        "begin with its weights."
+    )

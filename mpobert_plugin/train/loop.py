@@ -13,7 +13,7 @@ from mpobert_plugin.errors import DivergenceError
 from mpobert_plugin.train.data.batches import micro_batches
 from mpobert_plugin.train.data.counter import mixed
 from mpobert_plugin.train.evaluation import evaluate, means
-from mpobert_plugin.train.guard import Health, examine, where_set_to_go_back
+from mpobert_plugin.train.guard import Health, advice, examine
 from mpobert_plugin.train.interval import Interval
 from mpobert_plugin.train.journal import right_line, train_line
 from mpobert_plugin.train.late import Sent
@@ -314,10 +314,8 @@ class Loop:
         """Stop or go back, as the settings say; True when the loop goes on."""
         failed = self.progress.step + self.progress.offset
         self._late.clear()
-        back = None
-        if self.config.guard == "rollback":
-            back = self.checkpoints.newest()
-            text = where_set_to_go_back(text, back is not None)
+        back = self.checkpoints.newest() if self.config.guard == "rollback" else None
+        text = f"{text} {advice(self.config, self._last(back))}"
         rollbacks = self.progress.health.rollbacks + 1
         if back is None or rollbacks > _MOST_ROLLBACKS:
             # Kept and not told: the error says it.
@@ -331,6 +329,12 @@ class Loop:
         self.progress.health = Health(rollbacks=rollbacks)
         self.journal.event(self.progress.step, f"Back at step {self.progress.step}.")
         return True
+
+    def _last(self, back: Checkpoint | None) -> Path | None:
+        """Return the last checkpoint; where the run does not go back, the one that it wrote."""
+        if self.config.guard == "rollback":
+            return None if back is None else back.folder
+        return None if self._saved is None else self.checkpoints.folder_of(self._saved)
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one."""

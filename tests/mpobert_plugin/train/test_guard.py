@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from mpobert_plugin.errors import DivergenceError
-from mpobert_plugin.train.guard import Health, examine
+from mpobert_plugin.train.guard import Health, advice, examine
 from mpobert_plugin.train.loop import Loop
 from mpobert_plugin.train.run import pretrain
+from mpobert_plugin.train.settings import PretrainConfig
 from tests.mpobert_plugin.train.tiny_run import BASE, corpus_in, fresh
 
 USUAL = Health(mean=6.0, seen=30)
@@ -27,8 +29,7 @@ def corpus(tmp_path_factory):
 def test_a_loss_that_is_not_finite_is_lost_at_once_but_where_a_scale_may_mend_it(loss):
     for skipped, scaled in ((False, True), (False, False), (True, False)):
         _, lost = examine(USUAL, loss, skipped, 2.0, 50, scaled)
-        assert lost.startswith(f"The loss is {loss}. Try a smaller lr, a longer warmup_ratio")
-        assert "Other settings make another run: give out= another folder" in lost
+        assert lost == f"The loss is {loss}."
     health, lost = examine(USUAL, loss, True, 2.0, 50)
     assert lost is None
     assert health == Health(mean=6.0, seen=30, skipped=1)
@@ -42,15 +43,53 @@ def test_overflows_in_a_row_are_counted_and_have_an_end():
     again, lost = examine(health, 6.0, False, 2.0, 50)
     assert (again.skipped, lost) == (0, None)
     _, lost = examine(health, 6.0, True, 2.0, 50)
-    assert lost.startswith("50 steps one after the other overflowed. Try")
+    assert lost == "50 steps one after the other overflowed."
 
 
 def test_a_loss_far_above_its_mean_is_lost_and_one_below_it_is_not():
     assert examine(USUAL, 11.9, False, 2.0, 50)[1] is None
-    message = "The loss is 12.1, far above its mean of the last steps, 6. Try a smaller lr"
-    assert examine(USUAL, 12.1, False, 2.0, 50)[1].startswith(message)
+    message = "The loss is 12.1, far above its mean of the last steps, 6."
+    assert examine(USUAL, 12.1, False, 2.0, 50)[1] == message
     # The first losses are high, and their mean is of few.
     assert examine(Health(mean=6.0, seen=5), 100.0, False, 2.0, 50)[1] is None
+
+
+BACK = "guard='rollback' goes back to the last checkpoint and on with other samples. "
+OTHER = (
+    f"Other settings make another run: give out= another folder, and model={Path('run/3')} to "
+    "begin with its weights."
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tried"),
+    [
+        ({}, "a smaller clip or precision='bf16' or 'fp32'"),
+        ({"precision": "bf16"}, "a smaller clip or precision='fp32'"),
+        ({"precision": "tf32", "clip": 0}, "a clip above 0 or precision='fp32'"),
+    ],
+)
+def test_advice_leaves_out_what_a_run_has(settings, tried):
+    text = advice(PretrainConfig(**settings), Path("run/3"))
+    assert text == f"Try a smaller lr, a longer warmup_ratio, {tried}. {BACK}{OTHER}"
+
+
+def test_advice_for_float32_names_no_other_format_and_a_whole_warm_up_no_longer_one():
+    config = PretrainConfig(precision="fp32", warmup_ratio=1.0, guard="rollback")
+    assert advice(config, Path("run/3")) == f"Try a smaller lr or a smaller clip. {OTHER}"
+
+
+@pytest.mark.parametrize("guard", ["stop", "rollback"])
+@pytest.mark.parametrize("every", [0, 500, 20_000])
+def test_advice_before_the_first_checkpoint_promises_none(guard, every):
+    text = advice(PretrainConfig(guard=guard, save_every=every), None)
+    verb = "found" if guard == "rollback" else "would find"
+    when = f"{'after step 500' if every == 500 else 'at the end'} (save_every={every})"
+    assert text.endswith(
+        f"guard='rollback' {verb} no checkpoint to go back to yet: the first one is written {when}."
+        " Without one the same command begins anew, with other settings too."
+    )
+    assert "another folder" not in text
 
 
 def spoil(monkeypatch, at, times=1):
@@ -74,8 +113,12 @@ def test_weights_that_are_no_numbers_stop_the_run_and_are_never_kept(
     spoil(monkeypatch, 4)
     config = BASE.replace(optimizer=optimizer, save_every=1, keep=8)
     said = []
-    with pytest.raises(DivergenceError, match=r"step \d: The loss is nan\. Try a smaller lr"):
+    with pytest.raises(
+        DivergenceError, match=r"step \d: The loss is nan\. Try a smaller lr"
+    ) as error:
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu", say=said.append)
+    last = tmp_path / "run" / "checkpoints" / "step-000000004"
+    assert str(error.value).endswith(f"and model={last} to begin with its weights.")
     # The error says it, and the console need not say it twice.
     assert not any("The loss is nan" in text for text in said)
     folders = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
@@ -121,16 +164,18 @@ def test_a_rate_that_is_far_too_large_explodes_and_stops(corpus, tmp_path, guard
     text = "far above its mean of the last steps|50 steps one after the other overflowed"
     with pytest.raises(DivergenceError, match=text) as error:
         pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
-    back = "goes back to the last checkpoint" if guard == "stop" else "found no checkpoint"
-    assert f"guard='rollback' {back}" in str(error.value)
+    verb = "would find" if guard == "stop" else "found"
+    assert f"guard='rollback' {verb} no checkpoint to go back to yet" in str(error.value)
 
 
-def test_a_loss_before_any_checkpoint_says_that_there_is_none(corpus, tmp_path, monkeypatch):
-    spoil(monkeypatch, 0)
-    config = BASE.replace(guard="rollback", save_every=0)
-    with pytest.raises(DivergenceError) as error:
-        pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
-    text = str(error.value)
-    assert "or precision='bf16'; guard='rollback' found no checkpoint to go back to yet" in text
-    assert text.endswith("Other settings make another run: give out= another folder.")
-    assert "goes back" not in text
+@pytest.mark.parametrize("guard", ["stop", pytest.param("rollback", marks=pytest.mark.slow)])
+def test_a_run_that_is_lost_before_any_checkpoint_begins_anew_with_other_settings(
+    corpus, tmp_path, monkeypatch, guard
+):
+    config = BASE.replace(guard=guard, save_every=0, steps=1)
+    with monkeypatch.context() as patch:
+        spoil(patch, 0)
+        with pytest.raises(DivergenceError, match="the same command begins anew, with other"):
+            pretrain(fresh(), corpus, config, tmp_path / "run", device="cpu")
+    other = config.replace(lr=1e-3)
+    assert pretrain(fresh(), corpus, other, tmp_path / "run", device="cpu").finished
