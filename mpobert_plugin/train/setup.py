@@ -100,6 +100,7 @@ def set_up(
     division = Division(config.batch_size, config.micro_batch, processes.rank, processes.world_size)
     samples = Samples(corpus, config.recipe())
     notes = [*_as_masters(model), *_fused_attention(model), *use_nonreentrant(model)]
+    notes += _slow_format(config, processes.device)
     move(model, processes.device)
     model.train()
     _same_everywhere(model, processes)
@@ -160,6 +161,14 @@ def _fused_attention(model: PreTrainedModel) -> list[str]:
         return []
     model.set_attn_implementation("sdpa")
     return [f"Attention is computed by 'sdpa', where the model had {before!r}."]
+
+
+def _slow_format(config: PretrainConfig, device: torch.device) -> list[str]:
+    """Tell of the default format where it is no gain; a run that has begun must keep its own."""
+    if device.type != "cpu" or config.precision != "fp16":
+        return []
+    text = "precision='fp16' is made for GPUs and slow on a CPU. Start with precision='fp32', which"
+    return [f"{text} takes half the time or less there; a run that has begun keeps its own."]
 
 
 def _without_order(objective: Objective, config: PretrainConfig) -> list[str]:

@@ -44,6 +44,14 @@ def test_a_sample_that_asks_for_nothing_reaches_all_the_same(corpus, bare):
     assert parts.engine.reached(nothing) == set(parts.parameters)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "tf32"])
+def test_a_format_that_is_slow_on_a_cpu_is_told_with_another(corpus, precision):
+    notes = set_up(fresh(), corpus, BASE.replace(precision=precision), Processes()).notes
+    told = [note for note in notes if "slow on a CPU" in note]
+    assert len(told) == (precision == "fp16")
+    assert all("Start with precision='fp32'" in note for note in told)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_set_up_needs_less_memory_than_a_micro_batch(corpus):
