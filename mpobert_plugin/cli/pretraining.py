@@ -13,7 +13,9 @@ from mpobert_plugin.cli.app import app, said
 
 @app.command()
 def prepare(
-    sources: Annotated[list[Path], typer.Argument(help="Text files or folders of them.")],
+    sources: Annotated[
+        list[Path], typer.Argument(help="Text files (.txt, .md, .jsonl, ...) or folders of them.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json, or a folder with one; else one is trained.")
@@ -58,6 +60,7 @@ def prepare(
             workers=workers or os.cpu_count() or 1,
             overwrite=force,
             progress=lambda count: bar.advance(task, count),
+            say=typer.echo,
         )
     typer.echo(repr(corpus))
 

@@ -48,7 +48,8 @@ def made_up_corpus(folder: Path, words: int = 29_000, tokens: int = 500_000) -> 
         return open_corpus(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"w{number}" for number in range(words)]
-    source = folder / f"made-up-{TOKENIZER}"
+    # Hidden, for a corpus goes into a folder without other things.
+    source = folder / f".made-up-{TOKENIZER}"
     _write_tokenizer(source, names)
     corpus = prepare(_texts(names, tokens), folder, Vocabulary(source))
     source.unlink()

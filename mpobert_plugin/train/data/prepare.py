@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from mpobert_plugin.errors import DataError
 from mpobert_plugin.train.aside import clear_leftovers, sha256_of, write_json, written_aside
 from mpobert_plugin.train.data import store
 from mpobert_plugin.train.data.encoded import is_done, read_part, seal_of, work
+from mpobert_plugin.train.data.out_folder import PARTS, check_out
 from mpobert_plugin.train.data.store import Corpus, open_corpus
 from mpobert_plugin.train.data.texts import (
     Paragraphs,
@@ -32,9 +34,9 @@ from mpobert_plugin.train.data.vocabulary import load_tokenizer, special_ids, tr
 from mpobert_plugin.train.data.workers import begin_work
 from mpobert_plugin.train.lock import held
 
+_log = logging.getLogger("mpobert_plugin.train")
 # Chunks depend on the text alone, so that any number of workers gives the same files.
 CHUNK = 1 << 20
-_PARTS = ".parts"
 # More text adds little to a vocabulary and much to the time.
 _TRAINING_CHARACTERS = 200_000_000
 
@@ -81,6 +83,7 @@ def prepare(
     workers: int = 1,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] = _log.info,
 ) -> Corpus:
     """Return the prepared corpus of some texts, after writing it to a folder.
 
@@ -102,9 +105,12 @@ def prepare(
         Number of processes. With more than one, the calling script needs the usual guard
         ``if __name__ == "__main__":``.
     overwrite : bool
-        Replace a corpus that is there already.
+        Replace a corpus that is there already. Other things are never replaced.
     progress : callable, optional
         Called with the number of characters of each chunk that is done.
+    say : callable
+        Called with lines for people, such as how many files of a folder are of other kinds; they
+        go to the log of the library by default.
 
     Returns
     -------
@@ -114,8 +120,9 @@ def prepare(
     Raises
     ------
     DataError
-        When an option is impossible, a source cannot be read, there is no text, a corpus is there
-        already, or the disk is full; finished chunks are kept then.
+        When an option is impossible, a source cannot be read or is of an unknown kind, there is no
+        text, the folder holds a corpus already or other things, or the disk is full; finished
+        chunks are kept then.
 
     Examples
     --------
@@ -129,19 +136,15 @@ def prepare(
     vocabulary, reading, folder = vocabulary or Vocabulary(), reading or Reading(), Path(out)
     if type(workers) is not int or workers < 1:
         raise DataError(f"workers must be an integer >= 1, got {workers!r}.")
-    if (folder / store.MANIFEST).exists() and not overwrite:
-        raise DataError(
-            f"out must be a new folder, got {folder}, which holds a prepared corpus. Give another "
-            "name, or overwrite=True."
-        )
-    parts = _sources(sources)
+    check_out(folder, overwrite)
+    parts = _sources(sources, say)
     try:
-        (folder / _PARTS).mkdir(parents=True, exist_ok=True)
-        with held(folder / _PARTS, DataError):
-            for place in (folder, folder / _PARTS):
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+        with held(folder / PARTS, DataError):
+            for place in (folder, folder / PARTS):
                 clear_leftovers(place)
             tokenizer = _tokenizer(parts, folder, vocabulary, reading)
-            job = _Job(folder / _PARTS, tokenizer, sha256_of(tokenizer), progress or _nothing)
+            job = _Job(folder / PARTS, tokenizer, sha256_of(tokenizer), progress or _nothing)
             _encode(parts, reading, job, workers)
             _join(folder, job, vocabulary, reading)
     except OSError as error:
@@ -149,7 +152,7 @@ def prepare(
             f"{folder} must be a folder that can be written, got: {error}. What is done is kept; "
             "run it again when there is room."
         ) from error
-    shutil.rmtree(folder / _PARTS, ignore_errors=True)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
     return open_corpus(folder)
 
 
@@ -157,11 +160,11 @@ def _nothing(_characters: int) -> None:
     """Tell nobody."""
 
 
-def _sources(given: Any) -> list[Any]:
+def _sources(given: Any, say: Callable[[str], None]) -> list[Any]:
     if isinstance(given, str | Path) or hasattr(given, "__fspath__"):
-        return list(text_files([given]))
+        return list(text_files([given], say))
     if isinstance(given, list | tuple) and given and all(_is_path(entry) for entry in given):
-        return list(text_files(given))
+        return list(text_files(given, say))
     if not isinstance(given, Iterable):
         raise DataError(f"sources must be paths or an iterable of texts, got {given!r}.")
     if iter(given) is given:
@@ -192,7 +195,7 @@ def _all_documents(sources: list[Any], reading: Reading) -> Iterator[Paragraphs]
 
 def _tokenizer(sources: list[Any], folder: Path, vocabulary: Vocabulary, reading: Reading) -> Path:
     """Write the tokenizer beside the parts, where a trained one is found when the work goes on."""
-    target, record = (folder / _PARTS / name for name in (store.TOKENIZER, "vocabulary.json"))
+    target, record = (folder / PARTS / name for name in (store.TOKENIZER, "vocabulary.json"))
     if vocabulary.path is not None:
         tokenizer = load_tokenizer(vocabulary.path)
     else:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import lzma
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from mpobert_plugin.errors import DataError
+from mpobert_plugin.errors import DataError, counted, shorten
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +25,8 @@ SEPARATORS = ("blank_line", "file")
 _OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 _LINES = (".jsonl", ".ndjson")
 _KNOWN = (".txt", ".text", ".md", *_LINES)
+_ENDINGS = f"{', '.join(_KNOWN)} (also with {' or '.join(_OPENERS)} behind it)"
+_log = logging.getLogger("mpobert_plugin.train")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ class Reading:
             )
 
 
-def text_files(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
+def text_files(
+    sources: Iterable[str | os.PathLike[str]], say: Callable[[str], None] = _log.info
+) -> list[Path]:
     """Return the files that some paths stand for, those of a folder in the order of their names.
 
     Parameters
@@ -55,6 +61,8 @@ def text_files(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     sources : iterable of path
         Files, or folders that are searched for .txt, .text, .md, .jsonl and .ndjson files, with
         .xz or .gz behind it or not.
+    say : callable
+        Called with a line for each folder that has files of other kinds, which are left out.
 
     Returns
     -------
@@ -64,26 +72,55 @@ def text_files(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     Raises
     ------
     DataError
-        When a path does not exist, or nothing is found.
+        When a path does not exist or is a file of another kind, or nothing is found.
     """
     found: dict[Path, None] = {}
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            inside = sorted(entry for entry in path.rglob("*") if _is_text(entry))
-            if not inside:
-                raise DataError(
-                    f"sources must hold text, got the folder {path} without files that end in "
-                    f"{', '.join(_KNOWN)} (also with .xz or .gz behind it)."
-                )
-            found |= dict.fromkeys(inside)
-        elif path.is_file():
-            found[path] = None
-        else:
+            found |= dict.fromkeys(_inside(path, say))
+        elif not path.is_file():
             raise DataError(f"sources must be existing files or folders, got {path}.")
+        elif not has_text_suffix(path):
+            raise DataError(
+                f"sources must be files that end in {_ENDINGS}, got {path}. Give plain text the "
+                "ending .txt; of tables and pages make lines of JSON with the text in a field, "
+                "and a file that ends in .jsonl."
+            )
+        else:
+            found[path] = None
     if not found:
         raise DataError("sources must name at least one file or folder, got none.")
     return list(found)
+
+
+def _inside(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    entries = sorted(entry for entry in folder.rglob("*") if entry.is_file())
+    texts = [entry for entry in entries if _is_text(entry)]
+    others = [entry for entry in entries if not _is_text(entry) and not _is_hidden(entry, folder)]
+    kinds = Counter(_kind(entry) for entry in others).most_common()
+    named = shorten((f"{count} {kind}" for kind, count in kinds), 6)
+    if not texts:
+        has = f", which has {named}" if named else ""
+        raise DataError(
+            f"sources must hold text, got the folder {folder} without files that end in "
+            f"{_ENDINGS}{has}."
+        )
+    if others:
+        total = counted(len(others), "file")
+        say(f"Left out of {folder}: {total} of other kinds than text ({named}).")
+    return texts
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _kind(path: Path) -> str:
+    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    # As in corpus.csv.gz; without the inner one it says what it is by itself.
+    ending = inner.suffix + path.suffix if inner is not path else path.suffix
+    return ending.lower() or "without an ending"
 
 
 def documents(source: Source, reading: Reading) -> Iterator[Paragraphs]:
@@ -144,8 +181,8 @@ def lines_of(path: Path, field: str = "text") -> Iterator[str]:
 
 
 def _is_json(path: Path) -> bool:
-    inner = path.with_suffix("") if path.suffix in _OPENERS else path
-    return inner.suffix in _LINES
+    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    return inner.suffix.lower() in _LINES
 
 
 def _of_file(path: Path, reading: Reading) -> Iterator[Paragraphs]:
@@ -218,17 +255,17 @@ def has_text_suffix(path: Path) -> bool:
     >>> has_text_suffix(Path("a.txt.gz")), has_text_suffix(Path("a.png"))
     (True, False)
     """
-    inner = path.with_suffix("") if path.suffix in _OPENERS else path
-    return inner.suffix in _KNOWN
+    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    return inner.suffix.lower() in _KNOWN
 
 
 def _is_text(path: Path) -> bool:
-    return path.is_file() and has_text_suffix(path) and not path.name.startswith(".")
+    return has_text_suffix(path) and not path.name.startswith(".")
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    opener = _OPENERS.get(path.suffix, open)
+    opener = _OPENERS.get(path.suffix.lower(), open)
     try:
         # A mark at the start of a file is no text.
         with opener(path, "rt", encoding="utf-8-sig", newline=None) as lines:

@@ -39,12 +39,16 @@ def invoke(*words):
 
 
 def test_from_text_to_a_model(tmp_path):
-    (tmp_path / "text.txt").write_text("\n\n".join(DOCS))
-    data = tmp_path / "data"
-    done = invoke("prepare", tmp_path / "text.txt", "-o", data, "--size", 90, "--workers", 1)
+    texts, data = tmp_path / "texts", tmp_path / "data"
+    texts.mkdir()
+    (texts / "text.txt").write_text("\n\n".join(DOCS))
+    (texts / "table.csv").write_text("1,2")
+    done = invoke("prepare", texts, "-o", data, "--size", 90, "--workers", 1)
     assert done.exit_code == 0, done.output
-    # Nothing stands before it, not even an empty line in place of a bar.
-    assert done.stdout.startswith("Corpus(")
+    # Nothing stands before them, not even an empty line in place of a bar.
+    left_out, corpus = done.stdout.splitlines()
+    assert left_out == f"Left out of {texts}: 1 file of other kinds than text (1 .csv)."
+    assert corpus.startswith("Corpus(")
     assert "40 documents" in done.stdout
     sizes = [f"model.{name}={value}" for name, value in SMALL.items()]
     words = ["model.preset=mpobert-12", *sizes, f"data={data}", f"out={tmp_path / 'run'}"]
@@ -112,6 +116,10 @@ def test_every_setting_is_printed():
         (["pretrain", "model=mpobert-12"], "data must be given"),
         (["pretrain", "nowhere.yaml"], "must be a YAML file"),
         (["prepare", "nowhere.txt", "-o", "out"], "existing files or folders"),
+        (
+            ["prepare", "pyproject.toml", "-o", "out"],
+            "got pyproject.toml. Give plain text the ending",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_without_a_traceback(words, message):
