@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpobert_plugin.errors import ConfigError, TargetError, each_close_to
 from mpobert_plugin.linear import MPOLinear
-from mpobert_plugin.locate import base_of, check_model, family_of, prefix_of
+from mpobert_plugin.locate import check_model, family_of, prefix_of
 from mpobert_plugin.needs import require
 from mpobert_plugin.options import own_number
 from mpobert_plugin.parts import module_beside
 from mpobert_plugin.peft.checks import check_names, check_options, check_saved, check_tokens
+from mpobert_plugin.peft.task_heads import task_heads
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -43,8 +44,9 @@ def lora_config(
     alpha : float, optional
         The product is scaled by alpha / rank; alpha is the rank by default.
     modules_to_save : sequence of str, optional
-        Modules that are trained whole and saved with the adapter. By default the parts of the
-        head that share no tensor with the base model, since a new task needs them trained.
+        Modules that are trained whole and saved with the adapter. By default the head of a new
+        task, such as a classifier, which starts at random; none for a language model or a model
+        in pre-training, whose heads know their task.
     **options
         Further options of ``peft.LoraConfig``, such as ``lora_dropout``.
 
@@ -76,7 +78,7 @@ def lora_config(
     from peft import LoraConfig
 
     check_model(model)
-    saved = _own_heads(model) if modules_to_save is None else list(modules_to_save)
+    saved = task_heads(model) if modules_to_save is None else list(modules_to_save)
     check_names(model, saved, "modules_to_save")
     if type(rank) is not int or rank < 1:
         raise ConfigError(f"rank must be an integer >= 1, got {rank!r}.")
@@ -198,17 +200,3 @@ def _roles(targets: object, known: dict[str, str]) -> list[str]:
         )
     asked = {role for name in listed for role in roles[name]}
     return [role for role in known if role in asked]
-
-
-def _own_heads(model: PreTrainedModel) -> list[str]:
-    """Return the parts of the head that share no tensor with the base model."""
-    base = base_of(model)
-    if base is model:
-        return []
-    of_base = {id(parameter) for parameter in base.parameters()}
-    heads = []
-    for name, part in model.named_children():
-        own = [id(parameter) for parameter in part.parameters()]
-        if part is not base and own and not of_base.intersection(own):
-            heads.append(name)
-    return heads
