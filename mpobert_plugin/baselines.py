@@ -16,6 +16,7 @@ from mpobert_plugin.convert import convert
 from mpobert_plugin.counting import planned_report
 from mpobert_plugin.errors import ConfigError, close_to
 from mpobert_plugin.locate import check_model, family_of, is_converted
+from mpobert_plugin.of_peft import CONVERT_BEFORE
 from mpobert_plugin.options import own_integer
 from mpobert_plugin.parts import linears_of
 from mpobert_plugin.patterns import expand_targets
@@ -139,7 +140,7 @@ def baseline_config(
             f"name must be one of {', '.join(BASELINES)}, got {name!r}."
             f"{close_to(str(name), BASELINES)}"
         )
-    check_model(model)
+    check_model(model, CONVERT_BEFORE)
     roles = target_roles(family_of(model), expand_targets(model, targets, "targets"))
     wanted = _wanted(model, match_parameters)
     if name == "shared_lora":

@@ -17,6 +17,7 @@ from mpobert_plugin.config import MPOConfig, option_names
 from mpobert_plugin.errors import ConfigError
 from mpobert_plugin.init.decomposed import Prepared, prepare
 from mpobert_plugin.locate import check_model, family_of, layer_names, prefix_of
+from mpobert_plugin.of_peft import CONVERT_BEFORE
 from mpobert_plugin.options import refuse_unknown
 from mpobert_plugin.planning import make_plan, options_by_role
 from mpobert_plugin.policies import settled
@@ -160,7 +161,7 @@ def convert(
     torch.Size([1, 4, 2, 2, 4])
     """
     refuse_wrapped(model, TO_CONVERT)
-    check_model(model)
+    check_model(model, CONVERT_BEFORE)
     refuse_unknown(unknown, option_names(), "convert")
     options: dict[str, object] = {
         "sharing": sharing,

@@ -16,6 +16,7 @@ from mpobert_plugin.guard import allow_saving, refuse_saving
 from mpobert_plugin.held import Held, held_of, hold, let_go
 from mpobert_plugin.linear import MPOLinear
 from mpobert_plugin.locate import base_of
+from mpobert_plugin.of_peft import MERGE_OR_UNLOAD
 from mpobert_plugin.plain_modules import check_undispatched, check_unwrapped, plain_modules
 from mpobert_plugin.runtime import banks_of
 
@@ -69,7 +70,7 @@ def merge_adapters(model: PreTrainedModel) -> MergeReport:
     >>> model.encoder.layer[0].attention.self.query
     Linear(in_features=8, out_features=8, bias=True)
     """
-    banks = banks_of(model)
+    banks = banks_of(model, MERGE_OR_UNLOAD)
     if is_merged(banks):
         raise ConversionError(
             "the adapters must not be merged yet, got a model in which they are. Call "
@@ -132,7 +133,7 @@ def unmerge_adapters(model: PreTrainedModel) -> None:
     >>> type(model.encoder.layer[0].attention.self.query).__name__
     'MPOLinear'
     """
-    banks = banks_of(model)
+    banks = banks_of(model, MERGE_OR_UNLOAD)
     held = held_of(banks)
     if held is None:
         raise ConversionError(

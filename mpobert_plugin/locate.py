@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from mpobert_plugin.errors import ConversionError, ModelTypeError
 from mpobert_plugin.families import Family, derived_family, family_for, known_model_types
 from mpobert_plugin.families.derived import AND, MARK, matrix_lists
+from mpobert_plugin.of_peft import READ_INSIDE, inside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 BANKS = "mpo"
 
 
-def check_model(model: object) -> PreTrainedModel:
+def check_model(model: object, of_peft: str = READ_INSIDE) -> PreTrainedModel:
     """Return the model if it is one of transformers' models whose layers can be found.
 
     Parameters
     ----------
     model : object
         Whatever the user gave.
+    of_peft : str
+        What to do with a model of PEFT instead; by default the model inside is what is meant.
 
     Returns
     -------
@@ -38,7 +41,7 @@ def check_model(model: object) -> PreTrainedModel:
     if not isinstance(model, PreTrainedModel):
         got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise ModelTypeError(
-            f"model must be a model of transformers, got {got}. {_to_pass(model)}".rstrip()
+            f"model must be a model of transformers, got {got}. {_to_pass(model, of_peft)}".rstrip()
         )
     if not has_family(model):
         raise ModelTypeError(
@@ -50,17 +53,14 @@ def check_model(model: object) -> PreTrainedModel:
     return model
 
 
-def _to_pass(model: object) -> str:
+def _to_pass(model: object, of_peft: str) -> str:
     """Return what to pass in the place of something that is no model; empty when unknown."""
     if isinstance(model, type):
         return "Make a model of it, or load one with its from_pretrained."
     if isinstance(model, str | PathLike):
         return "Load it first, with a class of transformers and its from_pretrained."
-    if type(model).__module__.startswith("peft."):
-        return (
-            "Pass model.get_base_model(). To convert, begin with the plain model and put LoRA on "
-            "the result, as mpobert_plugin.peft.lora_config says."
-        )
+    if inside(model) is not None:
+        return of_peft
     inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
     return "Pass the model inside the wrapper." if isinstance(inner, PreTrainedModel) else ""
 

@@ -13,6 +13,7 @@ from mpobert_plugin.attach_outside import detach_outside
 from mpobert_plugin.checkpointing import forbid_checkpointing
 from mpobert_plugin.guard import allow_saving, remove_guard
 from mpobert_plugin.locate import BANKS, base_of, owners_of
+from mpobert_plugin.of_peft import MERGE_BOTH
 from mpobert_plugin.placement import forget_banks
 from mpobert_plugin.plain_modules import check_undispatched, check_unwrapped, plain_modules
 from mpobert_plugin.recompute import drop_carrying
@@ -101,7 +102,7 @@ def merge_with_report(model: Model, dtype: torch.dtype | None = None) -> tuple[M
     >>> len(report.errors), report.largest < 1e-7
     (12, True)
     """
-    banks_of(model)
+    banks_of(model, MERGE_BOTH)
     check_unwrapped(model)
     return merged_copy(model, model, dtype)
 

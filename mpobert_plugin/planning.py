@@ -18,6 +18,7 @@ from mpobert_plugin.locate import (
     uses_of_layers,
 )
 from mpobert_plugin.norm_spec import BesideSpec, NormSpec
+from mpobert_plugin.of_peft import CONVERT_BEFORE
 from mpobert_plugin.outside import outside_paths
 from mpobert_plugin.outside_specs import outside_matrices, outside_roles, outside_specs
 from mpobert_plugin.parts import (
@@ -93,7 +94,7 @@ def make_plan(
     >>> make_plan(plain, mp.MPOConfig(n=3, sharing="all")).banks[0].central
     (0, 0)
     """
-    check_model(model)
+    check_model(model, CONVERT_BEFORE)
     if not isinstance(config, MPOConfig):
         raise ConfigError(
             f"config must be an MPOConfig, got {type(config).__name__}. Options such as "

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from mpobert_plugin.bank import MPOBank
 from mpobert_plugin.errors import ConfigError, ConversionError
 from mpobert_plugin.kept import Together, look
-from mpobert_plugin.locate import BANKS, base_of, check_model
+from mpobert_plugin.locate import BANKS, base_of, check_model, is_converted
+from mpobert_plugin.of_peft import ON_PLAIN, READ_INSIDE, inside, layers_of_peft
 from mpobert_plugin.ready import Ready, made_ready
 from mpobert_plugin.recompute import carry_values
 from mpobert_plugin.stacked import StackedBank
@@ -125,13 +127,15 @@ class Banks(nn.ModuleDict):
                 yield bank
 
 
-def banks_of(model: object) -> Banks:
+def banks_of(model: object, of_peft: str = READ_INSIDE) -> Banks:
     """Return the banks of a converted model.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         A converted model.
+    of_peft : str
+        What to do with a model of PEFT instead; by default the model inside is what is meant.
 
     Returns
     -------
@@ -143,12 +147,14 @@ def banks_of(model: object) -> Banks:
     ConversionError
         When the model is not converted.
     """
-    checked = check_model(model)
+    of_lora = inside(model)
+    plain = isinstance(of_lora, PreTrainedModel) and not is_converted(of_lora)
+    checked = check_model(model, ON_PLAIN if plain else of_peft)
     banks = base_of(checked)._modules.get(BANKS)
     if not isinstance(banks, Banks):
+        first = ON_PLAIN if layers_of_peft(checked) else "Call mpobert_plugin.convert(model) first."
         raise ConversionError(
-            f"model must be converted, got a plain {type(checked).__name__}. "
-            "Call mpobert_plugin.convert(model) first."
+            f"model must be converted, got a plain {type(checked).__name__}. {first}"
         )
     return banks
 

@@ -19,6 +19,7 @@ from mpobert_plugin.errors import (
 )
 from mpobert_plugin.init.stable import DEEP_INITS, Deep, check_scale
 from mpobert_plugin.locate import check_model, family_of, is_converted, repeated_layers
+from mpobert_plugin.of_peft import CONVERT_BEFORE
 from mpobert_plugin.options import check_integer, own_integer, refuse_unknown
 from mpobert_plugin.plain import check_forward
 from mpobert_plugin.wrapped import TO_CONVERT, refuse_wrapped
@@ -125,7 +126,7 @@ def from_albert(
     (3, torch.Size([3, 1, 2, 2, 4]))
     """
     refuse_wrapped(albert, TO_CONVERT)
-    check_model(albert)
+    check_model(albert, CONVERT_BEFORE)
     if not family_of(albert).repeats_layers:
         raise ModelTypeError(
             f"albert must be an ALBERT, got {type(albert).__name__}. "

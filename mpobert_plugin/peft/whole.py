@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpobert_plugin.errors import ConfigError, ModelTypeError
-from mpobert_plugin.locate import check_model
+from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError
+from mpobert_plugin.locate import check_model, is_converted
 from mpobert_plugin.merge import merged_copy
 from mpobert_plugin.needs import require
+from mpobert_plugin.of_peft import ADD_ANOTHER
 from mpobert_plugin.peft.config import register
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def load(model: PreTrainedModel, folder: str | Path, **options: Any) -> PeftMode
     require("peft", extra="peft")
     from peft import PeftConfig, PeftModel
 
-    check_model(model)
+    check_model(model, ADD_ANOTHER)
     # A name that is no folder would be looked up on a hub.
     if not (Path(folder) / CONFIG).is_file():
         raise ConfigError(
@@ -131,7 +132,13 @@ def merge(model: PeftModel | PreTrainedModel, dtype: torch.dtype | None = None) 
         del merged.peft_config
         merged._hf_peft_config_loaded = False
         return merged
-    copied, _ = merged_copy(model, check_model(model.get_base_model()), dtype)
+    base = check_model(model.get_base_model())
+    if not is_converted(base):
+        raise ConversionError(
+            f"model must have LoRA on a converted model, got it on a plain {type(base).__name__}. "
+            "Call model.merge_and_unload() of PEFT, which merges it rightly."
+        )
+    copied, _ = merged_copy(model, base, dtype)
     # What is left is LoRA on plain layers, into which PEFT merges rightly.
     plain: PreTrainedModel = copied.merge_and_unload()
     return plain

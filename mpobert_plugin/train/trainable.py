@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpobert_plugin.errors import ModelTypeError, shorten
 from mpobert_plugin.locate import check_model
+from mpobert_plugin.of_peft import TRAIN_WITHOUT, layers_of_peft
 from mpobert_plugin.wrapped import TO_TRAIN, refuse_wrapped
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def check_trainable(model: object) -> PreTrainedModel:
     Raises
     ------
     ModelTypeError
-        When it is no model of transformers, is wrapped or sharded, or has parameters without
-        values or in whole numbers.
+        When it is no model of transformers, is wrapped or sharded, has layers of PEFT, or has
+        parameters without values or in whole numbers.
 
     Examples
     --------
@@ -40,7 +41,13 @@ def check_trainable(model: object) -> PreTrainedModel:
     True
     """
     refuse_wrapped(model, TO_TRAIN)
-    found = check_model(model)
+    found = check_model(model, TRAIN_WITHOUT)
+    adapted = layers_of_peft(found)
+    if adapted:
+        raise ModelTypeError(
+            f"model must have no LoRA in its layers, got {len(adapted)} with it: "
+            f"{shorten(adapted, 3)}. {TRAIN_WITHOUT}"
+        )
     named = dict(found.named_parameters())
     empty = [name for name, parameter in named.items() if parameter.is_meta]
     if empty:

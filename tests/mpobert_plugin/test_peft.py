@@ -323,7 +323,9 @@ class TestMerging:
         with pytest.raises(ModelTypeError, match=r"model must be a peft.PeftModel, .*, got Bert"):
             mp.peft.merge(classifier())
         plain = peft.get_peft_model(tiny_bert(), peft.LoraConfig(target_modules=["query"]))
-        with pytest.raises(ConversionError, match=r"model must be converted, got a plain Bert"):
+        with pytest.raises(
+            ConversionError, match=r"LoRA on a converted model, got it on a plain Bert"
+        ):
             mp.peft.merge(plain)
 
     def test_a_model_inside_a_peft_model_is_not_merged_without_its_lora(self):

@@ -91,7 +91,9 @@ def test_what_is_no_model(function: Any, given: Any, text: str) -> None:
 def test_lora_around_a_model() -> None:
     peft = pytest.importorskip("peft", reason="PEFT is not installed")
     wrapped = peft.get_peft_model(tiny_bert(), peft.LoraConfig(target_modules=["query"]))
-    with pytest.raises(ModelTypeError, match=r"Pass model.get_base_model\(\). To convert, begin "):
+    with pytest.raises(
+        ModelTypeError, match=r"got PeftModel\. Convert the plain model and put LoRA on "
+    ):
         mp.convert(wrapped)
     with pytest.raises(ConversionError, match=r"must be a plain linear layer, got peft\.\S+\.Lin"):
         mp.convert(wrapped.get_base_model())
