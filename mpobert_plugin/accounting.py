@@ -20,7 +20,7 @@ from mpobert_plugin.plan import ConversionPlan
 from mpobert_plugin.spec import BankSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -81,40 +81,61 @@ class ParameterReport:
         """Part of the stored parameters that central tensors are."""
         return self.by_kind.get("central", 0) / self.unique if self.unique else 0.0
 
-    def __str__(self) -> str:
-        """Return the numbers as a table of plain text."""
-        rows = [("parameters", "number", "of stored")]
-        rows += [
-            (
-                f"  {kind}",
-                f"{self.by_kind[kind]:,}",
-                f"{self.by_kind[kind] / max(self.unique, 1):.1%}",
-            )
-            for kind in KINDS
-            if self.by_kind.get(kind)
-        ]
-        rows += [
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the counts with their names, as tables of this library and the command have them.
+
+        Returns
+        -------
+        list of (str, str, str)
+            Name, number and share of what is stored, where it is a part of that.
+
+        Examples
+        --------
+        >>> ParameterReport(9, 6, 6, 3, {"norm": 6}, 12).rows()[:2]
+        [('  norm', '6', '100.0%'), ('stored (unique)', '6', '')]
+        """
+        stored = max(self.unique, 1)
+        kinds = [(kind, self.by_kind[kind]) for kind in KINDS if self.by_kind.get(kind)]
+        before = [("before conversion", f"{self.before:,}", "")] if self._was_shared else []
+        return [
+            *((f"  {kind}", f"{number:,}", f"{number / stored:.1%}") for kind, number in kinds),
             ("stored (unique)", f"{self.unique:,}", ""),
             ("  trainable", f"{self.trainable:,}", ""),
             ("  with more than one user", f"{self.shared:,}", ""),
             ("every use counted (total)", f"{self.total:,}", ""),
-            *([("before conversion", f"{self.before:,}", "")] if self._was_shared else []),
+            *before,
             ("dense twin", f"{self.dense:,}", ""),
         ]
-        lines = [f"{a:<28}{b:>15}{c:>12}".rstrip() for a, b, c in rows]
+
+    def summary(self) -> Iterator[str]:
+        """Return what the counts mean, as lines of text.
+
+        Returns
+        -------
+        iterator of str
+            Ratios and, when nothing is saved, what to ask for.
+
+        Examples
+        --------
+        >>> list(ParameterReport(6, 6, 6, 0, {"norm": 6}, 6).summary())
+        ['stored / dense twin 1.0000 (as large), compression 1.00']
+        """
         if self._was_shared and self.ratio_before is not None:
-            lines.append(f"stored / before conversion {_verdict(self.ratio_before)}")
-        lines.append(
-            f"stored / dense twin {_verdict(self.ratio)}, compression {self.compression:.2f}"
-        )
+            yield f"stored / before conversion {_verdict(self.ratio_before)}"
+        yield f"stored / dense twin {_verdict(self.ratio)}, compression {self.compression:.2f}"
         if self.dense != (self.before or self.unique):
-            lines.append("The dense twin has plain matrices of its own in every layer.")
+            yield "The dense twin has plain matrices of its own in every layer."
         if self.ratio > 1 and self.by_kind.get("central"):
-            lines.append(
+            yield (
                 "Full bonds without sharing store more than the matrices: ask for sharing= or "
                 "max_bond=."
             )
-        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Return the numbers as a table of plain text."""
+        rows = [("parameters", "number", "of stored"), *self.rows()]
+        lines = [f"{a:<28}{b:>15}{c:>12}".rstrip() for a, b, c in rows]
+        return "\n".join([*lines, *self.summary()])
 
     @property
     def _was_shared(self) -> bool:

@@ -252,8 +252,8 @@ class ConversionReport:
             )
         if self.before != self.dense:
             yield (
-                f"stored parameters {self.stored:,} of {self.dense:,} in the same model with a "
-                f"layer of its own per layer, ratio {self.ratio:.4f}"
+                f"stored parameters {self.stored:,} of {self.dense:,} in its dense twin, the "
+                f"same model with a layer of its own per layer, ratio {self.ratio:.4f}"
             )
         if self.note is not None:
             yield self.note

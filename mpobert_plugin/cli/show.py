@@ -58,25 +58,9 @@ def counts_of(report: ParameterReport) -> dict[str, Any]:
 
 def show_counts(report: ParameterReport) -> None:
     """Print the numbers of a parameter report as a table."""
-    stored = max(report.unique, 1)
-    rows = [
-        (kind, f"{number:,}", f"{number / stored:.1%}") for kind, number in report.by_kind.items()
-    ]
-    rows += [
-        ("stored", f"{report.unique:,}", "100.0%"),
-        ("trainable", f"{report.trainable:,}", f"{report.trainable / stored:.1%}"),
-        ("with more than one user", f"{report.shared:,}", f"{report.shared / stored:.1%}"),
-        ("every use counted", f"{report.total:,}", ""),
-        *([("before conversion", f"{report.before:,}", "")] if report.before else []),
-        ("plain, own matrices per layer", f"{report.dense:,}", ""),
-    ]
-    show_table("Parameters", ("kind", "number", "of stored"), rows)
-    if report.ratio_before is not None:
-        typer.echo(f"stored / before conversion {report.ratio_before:.4f}")
-    typer.echo(
-        f"stored / plain with own matrices per layer {report.ratio:.4f}, "
-        f"compression {report.compression:.2f}"
-    )
+    show_table("Parameters", ("parameters", "number", "of stored"), report.rows())
+    for line in report.summary():
+        typer.echo(line)
 
 
 def show_report(report: ConversionReport) -> None:

@@ -64,11 +64,11 @@ def parameter_table(reports: Mapping[str, ParameterReport]) -> Table:
         if any(report.by_kind.get(kind) for report in reports.values()):
             table.add_row(f"  {kind}", *(_number(r.by_kind.get(kind, 0)) for r in reports.values()))
     rows: dict[str, Callable[[ParameterReport], str]] = {
-        "stored": lambda report: _number(report.unique),
-        "  with several users": lambda report: _number(report.shared),
-        "every use counted": lambda report: _number(report.total),
-        "all layers of their own": lambda report: _number(report.dense),
-        "stored / all of their own": lambda report: f"{report.ratio:.3f}",
+        "stored (unique)": lambda report: _number(report.unique),
+        "  with more than one user": lambda report: _number(report.shared),
+        "every use counted (total)": lambda report: _number(report.total),
+        "dense twin": lambda report: _number(report.dense),
+        "stored / dense twin": lambda report: f"{report.ratio:.3f}",
     }
     for name, value in rows.items():
         style = "bold" if name.startswith("stored") else ""

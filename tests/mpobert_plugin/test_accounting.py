@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import mpobert_plugin as mp
+from mpobert_plugin.cli import app
 from mpobert_plugin.spec import BankSpec
 from tests.mpobert_plugin.models import tiny_albert, tiny_bert
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_m05_one_central_tensor_in_twelve_layers():
@@ -116,6 +122,20 @@ def test_presets_have_the_published_sizes(name, rank, head, millions):
     groups = 3 if name.endswith("+") else 1
     assert model.base_model.mpo["ffn_in"].central.shape[0] == groups
     mp.assert_shared(model)
+
+
+def test_table_and_command_have_the_same_words(tmp_path):
+    # The README shows the table, and the docs explain each of its words.
+    model = mp.convert(tiny_albert(), n=3)
+    model.save_pretrained(tmp_path)
+    names = [name.strip() for name, _, _ in mp.account(model).rows()]
+    explained = (DOCS / "concepts" / "sharing.md").read_text(encoding="utf-8")
+    assert set(names) - set(explained.splitlines()) == {*mp.account(model).by_kind, "trainable"}
+    shown = CliRunner().invoke(app, ["account", str(tmp_path)]).stdout
+    rows = [line.strip("│").split("│") for line in shown.splitlines() if line.startswith("│")]
+    table = [tuple(cell.strip() for cell in row) for row in rows]
+    assert table == [tuple(cell.strip() for cell in row) for row in mp.account(model).rows()]
+    assert shown.splitlines()[-3:] == list(mp.account(model).summary())
 
 
 def test_table():

@@ -102,7 +102,7 @@ def test_a_model_that_shares_already_is_compared_with_itself_and_with_own_layers
         f"stored parameters {found.stored:,} of {stored:,} in the model as it was"
     )
     assert was.endswith(f"ratio {found.ratio_before:.4f}")
-    assert "in the same model with a layer of its own per layer, ratio 0." in own
+    assert "in its dense twin, the same model with a layer of its own per layer, ratio 0." in own
     assert note == found.note == found.to_dict()["note"]
     # The advice helps: it names budgets below what is stored.
     assert f"max_params= below {stored:,}, ratio= below {stored / dense:.4f}" in note
