@@ -17,6 +17,7 @@ from mpobert_plugin.cli.calibration import (
     read_excerpt,
 )
 from mpobert_plugin.cli.folders import check_target, load, save
+from mpobert_plugin.cli.in_options import CONVERSION
 from mpobert_plugin.cli.look import AsJson, Folder, Force, Plot
 from mpobert_plugin.cli.options import (
     given_options,
@@ -192,6 +193,9 @@ def convert(
     Exit code: 0 when done, 2 when it cannot run, 130 when Ctrl-C ends it.
     """
     with said():
+        # Its names are those of Python, and so are those of messages about it.
+        settings = read_config(config)
+    with said(names=CONVERSION):
         import mpobert_plugin as mp
 
         options = given_options(
@@ -216,7 +220,6 @@ def convert(
         )
         check_target(out, folder, force)
         check_picture(plot, force)
-        settings = read_config(config)
         text = read_excerpt(calibration, calibration_lines, calibration_batch, calibration_length)
         model = load(folder)
         batches = None if text is None else batches_of(text, folder, model)
@@ -242,7 +245,7 @@ def merge(
 
     Exit code: 0 when done, 2 when it cannot run, 130 when Ctrl-C ends it.
     """
-    with said():
+    with said(names=CONVERSION):
         import torch
 
         import mpobert_plugin as mp

@@ -9,6 +9,7 @@ import typer
 
 from mpobert_plugin.cli.app import app, said
 from mpobert_plugin.cli.folders import load
+from mpobert_plugin.cli.in_options import CONVERSION
 from mpobert_plugin.cli.show import check_picture, counts_of, show_counts, show_json, show_report
 
 Folder = Annotated[Path, typer.Argument(help="A folder that save_pretrained wrote.")]
@@ -25,7 +26,7 @@ def account(
 
     Exit code: 0 when done, 2 when it cannot run, 130 when Ctrl-C ends it.
     """
-    with said():
+    with said(names=CONVERSION):
         import mpobert_plugin as mp
         from mpobert_plugin import plotting
 
@@ -46,7 +47,7 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     With --json, the plan of the conversion. Exit code: 0 when done, 2 when it cannot run,
     130 when Ctrl-C ends it.
     """
-    with said():
+    with said(names=CONVERSION):
         import mpobert_plugin as mp
         from mpobert_plugin.runtime import banks_of
 
@@ -67,7 +68,7 @@ def report(
     With --plot, a heat map of the errors by role and layer. Exit code: 0 when done, 2 when it
     cannot run, 130 when Ctrl-C ends it.
     """
-    with said():
+    with said(names=CONVERSION):
         import mpobert_plugin as mp
         from mpobert_plugin import plotting
         from mpobert_plugin.runtime import banks_of

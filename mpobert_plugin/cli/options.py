@@ -44,7 +44,10 @@ def read_config(path: Path | None) -> MPOConfig | None:
         raise ConfigError(f"{path} must hold one object of options, got {fields!r}.")
     from mpobert_plugin.config import MPOConfig
 
-    return MPOConfig(**fields)
+    try:
+        return MPOConfig(**fields)
+    except ConfigError as error:
+        raise ConfigError(f"in {path}: {error}") from error
 
 
 def structured(name: str, text: str | None) -> Any:

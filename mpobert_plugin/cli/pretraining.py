@@ -10,6 +10,17 @@ import typer
 
 from mpobert_plugin.cli.app import app, said
 
+PREPARING = {
+    "overwrite": "--force",
+    "field": "--field",
+    "separator": "--separator",
+    "tokenizer": "--tokenizer",
+    "tokenizer kind": "--kind",
+    "vocabulary size": "--size",
+    "workers": "--workers",
+    "out": "--out",
+}
+
 
 @app.command()
 def prepare(
@@ -45,8 +56,7 @@ def prepare(
     from mpobert_plugin.train.data.texts import Reading
 
     columns = SpinnerColumn(), TextColumn("{task.completed:,} characters"), TimeElapsedColumn()
-    names = {"overwrite=True": "--force", "field=": "--field"}
-    again = said("Give the command again to go on.", names)
+    again = said("Give the command again to go on.", PREPARING)
     console = Console()
     # A file or a pipe would get an empty line in place of the bar.
     hidden = not console.is_interactive

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mpobert_plugin.cli.in_options import CONVERSION, in_options
 from mpobert_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def show_counts(report: ParameterReport) -> None:
     """Print the numbers of a parameter report as a table."""
     show_table("Parameters", ("parameters", "number", "of stored"), report.rows())
     for line in report.summary():
-        typer.echo(line)
+        typer.echo(in_options(line, CONVERSION))
 
 
 def show_report(report: ConversionReport) -> None:
@@ -75,7 +76,7 @@ def show_report(report: ConversionReport) -> None:
         columns = ("role", "matrices", "stored", "plain", "stored / plain", "relative errors")
         show_table(f"{report.model}: matrices in cores", columns, rows)
     for line in report.summary():
-        typer.echo(line)
+        typer.echo(in_options(line, CONVERSION))
 
 
 def _of_matrices(name: str, matrices: Sequence[MatrixReport]) -> tuple[str, ...]:

@@ -13,6 +13,18 @@ from mpobert_plugin.cli.show import check_picture, show_json, show_table
 if TYPE_CHECKING:
     from mpobert_plugin.stability import Sweep
 
+SWEEP = {
+    "depths": "--depth",
+    "optimizers": "--optimizer",
+    "sites": "--sites",
+    "seeds": "--seeds",
+    "start": "--start",
+    "scale": "--scale",
+    "branch_multiplier": "--branch-multiplier",
+    "depth_rates": "--depth-rates",
+    "hidden_size": "--hidden-size",
+}
+
 
 @app.command()
 def stability(
@@ -48,7 +60,7 @@ def stability(
     Small models with real attention, in float64: a minute or two for all cases. Prints the fitted
     exponents of the depth. Exit code: 0 when done, 2 when it cannot run, 130 when Ctrl-C ends it.
     """
-    with said():
+    with said(names=SWEEP):
         from mpobert_plugin.stability import sweep
 
         check_picture(plot, force)

@@ -306,14 +306,14 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--max-bond", "0"], "max_bond must be an integer >= 1, got 0."),
+            (["--max-bond", "0"], "--max-bond must be an integer >= 1, got 0."),
             (["--target", "querry"], "Did you mean 'query'"),
-            (["--sharing", "all"], "fit="),
+            (["--sharing", "all"], "Pass --fit joint, --fit mean or --fit first"),
             (["--sharing", "grups:2"], "grups:2"),
             (["--sharing", "[[0, 1"], "--sharing must be a word or JSON, got '[[0, 1'"),
             (["--shapes", "{"], "--shapes must be a word or JSON, got '{'"),
             (["--gauge", "centre"], "Did you mean 'central'"),
-            (["--adapter-rank", "99"], "adapter_rank must be at most 32"),
+            (["--adapter-rank", "99"], "--adapter-rank must be at most 32"),
             (["--plot", "errors.txt"], "--plot must end in .png, .svg, .pdf, got 'errors.txt'."),
         ],
     )

@@ -149,8 +149,8 @@ class TestOptions:
             ),
             (["--max-bond", "query=4,key=8"], "got '4,key=8'."),
             (["--rtol", "small"], "--rtol must be one number, or role=number for each role"),
-            (["--rtol", "nan"], "rtol must be a number above 0 and below 1, got nan."),
-            (["--max-bond", "query=0"], "max_bond['query'] must be an integer >= 1, got 0."),
+            (["--rtol", "nan"], "--rtol must be a number above 0 and below 1, got nan."),
+            (["--max-bond", "query=0"], "--max-bond query=... must be an integer >= 1, got 0."),
             (["--max-bond", "querry=4"], "got 'querry'. Did you mean 'query'"),
             (["--adapter-rank", "querry=4"], "got 'querry'. Did you mean 'query'"),
             (["--sharing", "querry=all"], "got 'querry'. Did you mean 'query'"),
@@ -167,7 +167,7 @@ class TestOptions:
             (["--max-bond", '{"query": 4'], "--max-bond must be a word or JSON, got"),
             (
                 ["--adapter-fit", "residuum", "--adapter-rank", "2"],
-                "adapter_fit must be 'residual' or 'zero', got 'residuum'. Did you mean 'residual'",
+                "--adapter-fit must be 'residual' or 'zero', got 'residuum'. Did you mean '",
             ),
         ],
     )

@@ -301,5 +301,5 @@ class TestCommand:
 
     def test_errors_are_one_line(self):
         result = self.run("--scale=core", code=2)
-        assert result.stderr.startswith("Error: scale must be 'product', 'per_core' or None")
+        assert result.stderr.startswith("Error: --scale must be 'product', 'per_core' or None")
         assert len(result.stderr.splitlines()) == 1
