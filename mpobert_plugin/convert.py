@@ -162,7 +162,7 @@ def convert(
     """
     refuse_wrapped(model, TO_CONVERT)
     check_model(model, CONVERT_BEFORE)
-    refuse_unknown(unknown, option_names(), "convert")
+    refuse_unknown(unknown, [*option_names(), "calibration", "config"], "convert")
     options: dict[str, object] = {
         "sharing": sharing,
         "n": n,

@@ -91,6 +91,8 @@ _USELESS = {
     "max_params": "A budget goes by the weights, which are fresh; bonds are told by max_bond=.",
 }
 
+_OWN = ("head", "device", "num_layers", "dtype", "scale", "branch_multiplier")
+
 
 def build(
     name: str,
@@ -235,8 +237,8 @@ def _configs(
         "num_attention_heads": preset.heads,
     }
     theirs = {key: value for key, value in options.items() if key not in (*known, *_USELESS)}
-    named = ["num_layers", "dtype", "scale", "branch_multiplier"]
-    refuse_unknown(theirs, [*known, *named, *sizes, *_host_options()], "build")
+    names = dict.fromkeys([*_OWN, *known, *sizes, *_host_options()])
+    refuse_unknown(theirs, [name for name in names if name not in _USELESS], "build")
     sizes |= {key: own_integer(value) for key, value in theirs.items()}
     for key in ("vocab_size", "embedding_size", "max_position_embeddings", "hidden_size"):
         check_integer(key, sizes[key], least=1)
@@ -267,7 +269,8 @@ def _configs(
 def _host_options() -> list[str]:
     fixed = {"model_type", "transformers_version", "architectures", "quantization_config", "dtype"}
     plain = transformers.AlbertConfig()
-    return [*(set(plain.to_dict()) - fixed), "num_labels", "attn_implementation"]
+    names = sorted(name for name in set(plain.to_dict()) - fixed if not name.startswith("_"))
+    return [*names, "num_labels", "attn_implementation"]
 
 
 def _host_config(sizes: dict[str, Any]) -> transformers.AlbertConfig:

@@ -137,7 +137,8 @@ def from_albert(
             f"albert must be plain, got a {type(albert).__name__} that is converted already."
         )
     own = ("num_layers", "deep_init", "scale", "threshold", "preset")
-    refuse_unknown(options, [*own, *option_names()], "from_albert")
+    names = [*own, *option_names(), "calibration", "config"]
+    refuse_unknown(options, names, "from_albert")
     deep = _deep(deep_init, scale, preset, threshold, albert.config.num_hidden_layers)
     given = {
         **options,

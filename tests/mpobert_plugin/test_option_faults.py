@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import mpobert_plugin as mp
+from mpobert_plugin.config import option_names
 from mpobert_plugin.errors import ConfigError, ConversionError, ModelTypeError, SharingError
 from tests.mpobert_plugin.models import assert_untouched, snapshot, tiny_albert, tiny_bert
 
@@ -144,6 +146,32 @@ def test_from_albert_without_configuration_shares_all() -> None:
 def test_build_follows_every_option_or_refuses(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         mp.build("mpobert-12", **{"device": "meta", **options})
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "further"),
+    [
+        (mp.convert, (tiny_bert,), set()),
+        (mp.from_albert, (tiny_albert,), set(option_names())),
+        (mp.build, (lambda: "mpobert-12",), {"n", "sharing", "hidden_size", "hidden_act"}),
+        (mp.MPOConfig, (), set()),
+    ],
+)
+def test_every_option_is_among_the_known_names(function, given, further) -> None:
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "plan"]
+    named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+    with pytest.raises(ConfigError, match="has no option 'zzzz'") as error:
+        function(*(make() for make in given), zzzz=1)
+    known = str(error.value).partition("Known names: ")[2].removesuffix(".").split(", ")
+    assert (named | further) - set(known) <= {"model", "albert", "name"}
+    assert len(set(known)) == len(known)
+
+
+def test_names_that_build_could_only_ignore_are_not_told_as_known() -> None:
+    with pytest.raises(ConfigError) as error:
+        mp.build("mpobert-12", zzzz=1)
+    known = str(error.value).partition("Known names: ")[2].removesuffix(".").split(", ")
+    assert not {"rtol", "ratio", "fit", "num_hidden_layers", "_name_or_path"} & set(known)
 
 
 def test_build_refuses_what_is_no_name() -> None:
