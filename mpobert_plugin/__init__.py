@@ -50,6 +50,11 @@ if _whole:
 
 keep_public_names(__name__)
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
     "ConversionPlan",
     "ConversionReport",

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = ["Exponent", "Measured", "Sweep", "Update", "measure_update", "sweep"]
 
 STARTS = ("fresh", "copies")

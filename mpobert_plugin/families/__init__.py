@@ -18,6 +18,11 @@ from mpobert_plugin.families.llama import LLAMA
 from mpobert_plugin.families.mpnet import MPNET
 from mpobert_plugin.families.roberta import ROBERTA, XLM_ROBERTA_XL
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
     "ALBERT",
     "BERT",

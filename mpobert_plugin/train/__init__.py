@@ -12,6 +12,11 @@ from mpobert_plugin.train.run import RunResult, pretrain
 from mpobert_plugin.train.settings import PretrainConfig
 from mpobert_plugin.train.settings_file import read_settings
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
     "Corpus",
     "Lamb",

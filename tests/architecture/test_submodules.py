@@ -27,6 +27,17 @@ def twofold() -> Iterator[tuple[str, str]]:
                 yield package, name
 
 
+LISTED = ("", ".families", ".peft", ".stability", ".train")
+
+
+@pytest.mark.parametrize("package", ["tensornet", *(f"mpobert_plugin{part}" for part in LISTED)])
+def test_dir_lists_the_public_names_alone(package: str) -> None:
+    # Completion would hide them among a hundred submodules.
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in dir(module))
+
+
 def test_there_are_such_names() -> None:
     assert {("tensornet", "contract"), ("mpobert_plugin", "report")} <= set(twofold())
     assert ("mpobert_plugin.cli", "app") in set(twofold())
