@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _MARK = "_looks_at_places"
+# How PEFT names the tensors of a model in files of its own.
+_IN_PEFT = "base_model.model."
 
 
 def check_places(
@@ -42,7 +44,8 @@ def check_places(
     ------
     SharingError
         When a place does not hold what the plan says, or tensors are not those that loading
-        would look for, or are sharded, or have no values; full names are told.
+        would look for, or are sharded, or have no values, or would be renamed; full names are
+        told.
     ConversionError
         When adapters are merged.
 
@@ -61,6 +64,7 @@ def check_places(
     for place in misplaced(model):
         raise SharingError(f"{place} Nothing was written.")
     if whole:
+        _check_names(model)
         tensors = check_tensors_to_save(model, state_dict)
         _check_whole(model, tensors)
         _check_values(model, tensors)
@@ -92,6 +96,18 @@ def _check_values(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None
             f"what is saved must have values, got tensors on the meta device: {shorten(empty)}. "
             "Give the model values first, with mpobert_plugin.load_state_dict(model, state_dict, "
             "assign=True), or pass them as state_dict. Nothing was written."
+        )
+
+
+def _check_names(model: PreTrainedModel) -> None:
+    """Refuse the names of PEFT's files for all tensors, under which loading would find none."""
+    renamings = getattr(model, "_weight_conversions", None) or ()
+    sources = [name for entry in renamings for name in getattr(entry, "source_patterns", ())]
+    if any(name.startswith(_IN_PEFT) for name in sources):
+        raise SharingError(
+            "tensors of a converted model must keep their names in saving, got model."
+            f"_weight_conversions that put {_IN_PEFT!r} before each, which loading an adapter has "
+            "left. Take it away: del model._weight_conversions. Nothing was written."
         )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MARK = "_registers_adapters"
+_RENAMINGS = "_weight_conversions"
 
 
 def register_adapters() -> None:
@@ -38,6 +39,7 @@ def _registering(method: Any) -> Any:
         from mpobert_plugin.peft.injection import registering
 
         known = dict(getattr(self, "peft_config", None) or {})
+        names = vars(self).get(_RENAMINGS)
         try:
             with registering(register):
                 result = method(self, *args, **kwargs)
@@ -45,6 +47,7 @@ def _registering(method: Any) -> Any:
             return result
         finally:
             _settle(self, known)
+            _rename_as_before(self, names)
 
     setattr(registered, _MARK, True)
     return registered
@@ -65,6 +68,18 @@ def _settle(model: Any, known: Mapping[str, Any]) -> None:
         unload(model)
         vars(model).pop("peft_config", None)
         model._hf_peft_config_loaded = False
+
+
+def _rename_as_before(model: Any, names: Any) -> None:
+    """Let saving name the tensors of the model as before.
+
+    Loading an adapter leaves how its file was renamed, which saving the model without it would undo
+    for every tensor: as 'base_model.model.…' no loading finds them.
+    """
+    if names is None:
+        vars(model).pop(_RENAMINGS, None)
+    else:
+        vars(model)[_RENAMINGS] = names
 
 
 def _has_banks(model: PreTrainedModel) -> bool:

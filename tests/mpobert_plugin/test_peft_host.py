@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
+from transformers.core_model_loading import WeightRenaming
 
 import mpobert_plugin as mp
 from mpobert_plugin.errors import ConfigError, ConversionError, SharingError, TargetError
@@ -171,3 +172,54 @@ def test_names_that_banks_have_too_mean_the_layers(model):
     assert len(wrapped.targeted_module_names) == len(adapters_of(model)) == 8
     with pytest.raises(SharingError, match=r"8 that loading|\d+ that loading has no place for"):
         model.save_pretrained("nowhere")
+
+
+@pytest.fixture
+def stored(converted, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapter")
+    adapted = copy.deepcopy(converted)
+    adapted.add_adapter(lora())
+    adapted.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_loaded_adapter_that_is_merged_leaves_the_names_of_tensors(model, stored, tmp_path):
+    model.load_adapter(stored)
+    merged = mp.peft.merge(model)
+    merged.save_pretrained(tmp_path)
+    plain = BertForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(logits(plain), logits(merged))
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_loaded_adapter_that_is_deleted_leaves_the_names_of_tensors(
+    first, model, stored, tmp_path
+):
+    before = logits(model)
+    if first:
+        model.add_adapter(lora("key"), "first")
+    model.load_adapter(stored)
+    model.delete_adapter(["first", "default"] if first else "default")
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(AutoModelForSequenceClassification.from_pretrained(tmp_path)), before)
+
+
+def test_the_names_that_a_file_had_survive_an_adapter(model, stored):
+    kept = []
+    model._weight_conversions = kept
+    model.load_adapter(stored)
+    assert model._weight_conversions is kept
+
+
+def test_saving_refuses_names_under_which_loading_finds_nothing(model, stored, tmp_path):
+    # As a plain model keeps it that got an adapter before its conversion, and lost it.
+    model._weight_conversions = [WeightRenaming("base_model.model.", "")]
+    text = r"must keep their names in saving.*'base_model\.model\.'.*del model\._weight_conversions"
+    with pytest.raises(SharingError, match=text):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    del model._weight_conversions
+    model.save_pretrained(tmp_path)
+    assert torch.equal(
+        logits(AutoModelForSequenceClassification.from_pretrained(tmp_path)), logits(model)
+    )
