@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PACKAGE = "mpobert_plugin"
-_PROGRAMS = ("mpobert", "mpobert.exe", _PACKAGE, f"{_PACKAGE}.cli")
-_WORDS = {"--help", "--version"}
+_MODULES = (_PACKAGE, f"{_PACKAGE}.cli")
+_WORDS = {"--help", "-h", "--version"}
+# What installers write into the script of the command, and nothing else that imports the package.
+_IMPORT, _CALL, _LONGEST = f"from {_PACKAGE}.cli import app", "sys.exit(app())", 2000
 
 
 def asks_for_words(
@@ -20,12 +22,12 @@ def asks_for_words(
 ) -> bool:
     """Return whether this process is the command, asked for its version or for help.
 
-    Whatever else imports the package gets the whole of it.
+    Whatever else imports the package gets the whole of it, other programs of the same name too.
 
     Parameters
     ----------
     argv, original : sequence of str, optional
-        ``sys.argv`` and ``sys.orig_argv`` by default.
+        ``sys.argv`` and ``sys.orig_argv`` by default; a program that embeds Python may have none.
 
     Returns
     -------
@@ -34,24 +36,41 @@ def asks_for_words(
 
     Examples
     --------
-    >>> asks_for_words(["/bin/mpobert", "convert", "--help"], [])
+    >>> asks_for_words(["-m", "convert", "-h"], ["python", "-m", "mpobert_plugin", "convert", "-h"])
     True
-    >>> asks_for_words(["-m", "--version"], ["python", "-m", "mpobert_plugin", "--version"])
-    True
-    >>> asks_for_words(["/bin/mpobert", "convert", "folder"], [])
+    >>> asks_for_words(["-m", "convert"], ["python", "-m", "mpobert_plugin", "convert"])
     False
     >>> asks_for_words(["train.py", "--help"], ["python", "train.py", "--help"])
     False
     """
-    argv = sys.argv if argv is None else argv
-    original = sys.orig_argv if original is None else original
-    program = Path(argv[0]).name if argv else ""
-    # While python -m looks for a module, the program has no other name.
-    if program == "-m" and "-m" in original[:-1]:
-        program = original[original.index("-m") + 1]
-    if program not in _PROGRAMS:
+    argv = getattr(sys, "argv", None) if argv is None else argv
+    original = getattr(sys, "orig_argv", None) if original is None else original
+    if not argv or (argv[1:] and _WORDS.isdisjoint(argv[1:])):
         return False
-    return not argv[1:] or not _WORDS.isdisjoint(argv[1:])
+    # While python -m looks for a module, the program has no other name.
+    if argv[0] == "-m":
+        return bool(original) and _module_of(original) in _MODULES
+    return _is_script(Path(argv[0]))
+
+
+def _module_of(original: Sequence[str]) -> str | None:
+    return original[original.index("-m") + 1] if "-m" in original[:-1] else None
+
+
+def _is_script(program: Path) -> bool:
+    """Return whether a program is the one that installers write: others may have its name."""
+    # A program of Windows is no text, but lies where the interpreter does.
+    if program.name == "mpobert.exe":
+        return program.parent == Path(sys.executable).parent
+    if program.name != "mpobert":
+        return False
+    try:
+        with program.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
+    except (OSError, ValueError):
+        return False
+    short = len(text) <= _LONGEST and text.count(_PACKAGE) == 1
+    return short and _IMPORT in text and _CALL in text
 
 
 def load_package() -> None:

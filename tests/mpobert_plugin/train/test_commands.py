@@ -87,7 +87,7 @@ def quickly(module, *words):
 
 
 def test_help_is_quick():
-    help_of = quickly("mpobert_plugin", "convert", "--help").stdout
+    help_of = quickly("mpobert_plugin", "convert", "-h").stdout
     assert "--calibration" in help_of
     config = mp.MPOConfig()
     assert (config.n, config.adapter_rank, config.gauge) == (SITES, RANK, GAUGE)
