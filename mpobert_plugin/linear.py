@@ -69,7 +69,7 @@ class MPOLinear(Reader):
             weight, bias = self.values_beside(x)
             return linear(x, weight, bias)
         except RuntimeError as error:
-            self.explain(x, error)
+            self.explain(x, self.in_features, error)
             raise
 
     def extra_repr(self) -> str:

@@ -131,7 +131,7 @@ class MPOLayerNorm(Reader):
         try:
             return layer_norm(x, self.normalized_shape, weight, bias, self.eps)
         except RuntimeError as error:
-            self.explain(x, error)
+            self.explain(x, self.normalized_shape[-1], error)
             raise
 
     def extra_repr(self) -> str:

@@ -119,13 +119,15 @@ class Reader(nn.Module):
             )
         return weight.to(x.device), None if bias is None else bias.to(x.device)
 
-    def explain(self, x: Tensor, error: RuntimeError) -> None:
+    def explain(self, x: Tensor, width: int, error: RuntimeError) -> None:
         """Raise an error of the package's own where element types are why the layer has failed.
 
         Parameters
         ----------
         x : Tensor
             What the layer was called with.
+        width : int
+            Number of features that the input must have.
         error : RuntimeError
             What torch has raised.
 
@@ -134,7 +136,7 @@ class Reader(nn.Module):
         ElementTypeError
             When input and tensors of the bank are not of one type.
         """
-        explain(self.bank.name, self.bank.tensors(), x, error)
+        explain(self.bank.name, self.bank.tensors(), x, width, error)
 
     @property
     def weight(self) -> Tensor:

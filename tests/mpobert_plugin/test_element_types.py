@@ -100,6 +100,70 @@ def test_banks_in_another_type_than_the_model_are_named(model):
         logits(model)
 
 
+@pytest.mark.parametrize("bank", ["query", None])
+def test_autocast_leaves_float64_as_it_is(model, bank):
+    (model.bert.mpo[bank] if bank else model.bert.mpo).double()
+    text = r"bank '\w+' must be in float32 under torch\.autocast, got float64 in .*leave autocast"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for mode in (False, True):
+            with pytest.raises(ElementTypeError, match=text):
+                model.train(mode)(ids())
+        assert logits(model.eval().float()).dtype == torch.bfloat16
+        assert logits(model.double()).dtype == DOUBLE
+
+
+def test_float64_in_a_part_is_not_told_to_use_autocast(model):
+    cast(model, "central", DOUBLE)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ElementTypeError, match=r"model\.float\(\) does\.$"),
+    ):
+        logits(model)
+    model.float().bert.mpo["query"].double()
+    with pytest.raises(ElementTypeError, match=r"float32 as the input.*model\.float\(\) does\.$"):
+        logits(model)
+
+
+def test_a_norm_in_half_precision_under_autocast(model):
+    model.half()
+    text = (
+        r"bank 'output_norm' must be in float32 under torch\.autocast, got float16 in weight, bias"
+    )
+    reader = model.bert.encoder.layer[0].output.LayerNorm
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(ElementTypeError, match=r"in float32 under torch\.autocast"):
+            logits(model)
+        with pytest.raises(ElementTypeError, match=text):
+            reader(torch.ones(2, 32))
+
+
+@pytest.mark.parametrize("place", ["attention.self.query", "output.LayerNorm"])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, DOUBLE])
+def test_inputs_that_no_layer_takes(model, place, autocast, dtype):
+    reader = model.bert.encoder.layer[0].get_submodule(place)
+    text = r"the input of the layers of bank '\w+' must be in float32, got \w+\. .*torch\.float32\)"
+    if dtype == DOUBLE and not autocast:
+        text = r"bank '\w+' must be in float64 as the input of its layers, got"
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        with pytest.raises(ElementTypeError, match=text) as told:
+            reader(torch.ones(2, 32).to(dtype))
+        assert "last axis" not in str(told.value)
+        with pytest.raises(ElementTypeError, match=text) as told:
+            reader(torch.ones(2, 3).to(dtype))
+    assert str(told.value).endswith("Its last axis must have 32 entries, got (2, 3).")
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_width_is_told_where_types_would_do(model, autocast):
+    norm = model.bert.encoder.layer[0].output.LayerNorm
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        pytest.raises(RuntimeError, match=r"normalized_shape=\[32\]"),
+    ):
+        norm(torch.ones(2, 3, dtype=HALF))
+
+
 def test_other_failures_of_a_layer_are_left_as_they_are(model):
     reader = model.bert.encoder.layer[0].attention.self.query
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
