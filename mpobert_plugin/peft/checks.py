@@ -107,7 +107,7 @@ def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
     """
     if names is None:
         return
-    paths = [path for path, _ in model.named_modules() if path and not in_bank(path)]
+    paths = _adaptable(model)
     if isinstance(names, str):
         if names.lower() == "all-linear":
             raise TargetError(
@@ -126,6 +126,22 @@ def check_names(model: PreTrainedModel, names: object, argument: str) -> None:
             f"{argument} must name modules of the model, got {len(unknown)} unknown of "
             f"{len(listed)}: {shorten(map(str, unknown))}. {hints}"
         )
+
+
+def _adaptable(model: PreTrainedModel) -> list[str]:
+    """Return the names of modules outside the banks, and of none inside adapters there already."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    paths: list[str] = []
+    inside = ""
+    for path, module in model.named_modules():
+        if not path or in_bank(path) or (inside and path.startswith(inside)):
+            continue
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            inside = f"{path}."
+        paths.append(path)
+    return paths
 
 
 def check_saved(model: PreTrainedModel, names: object) -> None:

@@ -139,6 +139,18 @@ def test_adapters_that_are_refused_leave_the_model_as_it_was(config, error, mess
     assert torch.equal(logits(model), adapted)
 
 
+@pytest.mark.parametrize("name", ["qqqqqq", "lora_A", "base_layer", "classifier.original_module"])
+def test_names_inside_adapters_are_no_targets(name, model):
+    model.add_adapter(lora("query", "pooler.dense", modules_to_save=["classifier"]))
+    with pytest.raises(TargetError, match="got 1 unknown of 1") as told:
+        model.add_adapter(lora(name), "second")
+    hint = str(told.value).partition(f"'{name}': ")[2]
+    assert hint
+    assert not any(inner in hint for inner in ("base_layer", "default", "lora_A", "original_mod"))
+    model.add_adapter(lora("query", "key", modules_to_save=["classifier"]), "second")
+    assert list(model.peft_config) == ["default", "second"]
+
+
 def test_merging_what_transformers_has_put_there(model, tmp_path):
     without = logits(model)
     model.add_adapter(lora("query", "pooler.dense", modules_to_save=["classifier"]))
