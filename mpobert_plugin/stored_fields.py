@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,11 +16,17 @@ from mpobert_plugin.errors import CheckpointError
 # Configurations make a name for each label, and for each layer the type that it has.
 MOST = 100_000
 _MARK = "_looks_at_fields"
+_LABELS = ("id2label", "label2id")
+# What is no size may be negative, and mean "none" or a place from the end.
+_SIZE = re.compile(
+    r"(^|_)(hidden_size|vocab_size|embedding_size|intermediate_size|position_embeddings|heads?"
+    r"|d_model|n_embd|n_positions|n_inner|hidden_dim|ffn_dim|head_dim)$|^dim$"
+)
 _LISTED = re.compile(r"(^|_)(layers?|blocks?|groups?|depths?|experts?|types)$")
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse fields of which a configuration would make lists that no file holds.
+    """Refuse fields of which a configuration would make lists that no file holds, or nothing.
 
     Later checks compare layers and tensors with the plan and with the files, but a configuration
     from a stranger may fill the memory before it is one.
@@ -32,13 +39,15 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     Raises
     ------
     CheckpointError
-        When labels or layers are far more than any model has, and not listed one by one.
+        When labels or layers are far more than any model has, and not listed one by one; when
+        labels, sizes or the quantization are of a kind that no configuration takes.
 
     Examples
     --------
     >>> check_fields({"num_labels": 3, "quantization_config": {"quant_method": "mpo"}})
     """
     quantized = fields.get("quantization_config")
+    _check_quantization(quantized)
     if not isinstance(quantized, Mapping) or quantized.get("quant_method") != METHOD:
         return
     for name, number, listed in _numbers(fields):
@@ -48,6 +57,55 @@ def check_fields(fields: Mapping[str, Any]) -> None:
                 f"got {number:,}. Use the config.json that save_pretrained wrote, which lists "
                 "labels in id2label."
             )
+    for name, value in _fields(fields):
+        _check_kind(name, value)
+
+
+def _check_quantization(quantized: object) -> None:
+    """Refuse what is no quantization of any library; whose it is, nobody knows then."""
+    where, given, wanted = "quantization_config", quantized, "an object of fields"
+    if isinstance(quantized, Mapping):
+        where, given = f"{where}.quant_method", quantized.get("quant_method", METHOD)
+        wanted = f"a word, such as {METHOD!r}"
+        wrong = isinstance(given, list | Mapping)
+    else:
+        wrong = isinstance(quantized, list | str | int | float)
+    if wrong:
+        raise _refused(where, wanted, given)
+
+
+def _check_kind(name: str, value: object) -> None:
+    """Refuse labels and sizes of which a configuration or a model would fail in other words."""
+    own = name.rpartition(".")[2]
+    if own == "num_labels" and (type(value) is not int or value < 0):
+        raise _refused(name, "a whole number of at least 0", value)
+    if own == "id2label" and value is not None:
+        if not isinstance(value, Mapping):
+            raise _refused(name, "an object that maps numbers to labels", value)
+        wrong = [key for key in value if not _is_number(key)]
+        if wrong:
+            raise _refused(name, "an object that maps numbers to labels", wrong[0])
+    if _SIZE.search(own) and type(value) in (int, float) and value < 0:  # type: ignore[operator]
+        raise _refused(name, "at least 0", value)
+
+
+def _is_number(key: object) -> bool:
+    return type(key) is int or (isinstance(key, str) and re.fullmatch(r"\d{1,9}", key) is not None)
+
+
+def _refused(name: str, wanted: str, given: object) -> CheckpointError:
+    return CheckpointError(
+        f"{name} of config.json must be {wanted}, got {reprlib.repr(given)}. Use the config.json"
+        " that save_pretrained wrote."
+    )
+
+
+def _fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield fields of all parts by their full names; labels and plan may have any names inside."""
+    for name, value in fields.items():
+        yield prefix + name, value
+        if isinstance(value, Mapping) and name not in ("quantization_config", *_LABELS):
+            yield from _fields(value, f"{prefix}{name}.")
 
 
 def _numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int, int]]:

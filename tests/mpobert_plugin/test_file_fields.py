@@ -98,6 +98,51 @@ def test_fields_of_parts_and_in_lists(fields: Any, name: str) -> None:
     check_fields({**fields, "quantization_config": {"quant_method": "other"}})
 
 
+WHOLE, MAP = "a whole number of at least 0", "an object that maps numbers to labels"
+
+
+@pytest.mark.usefixtures("_no_configuration")
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        *(("num_labels", value, WHOLE) for value in (2.5, "3", [3], None, True, -1)),
+        *(("id2label", value, MAP) for value in (["a"], "x", 3, {"x": "a"}, {"-1": "a"})),
+        *(("quantization_config", value, "an object of fields") for value in ([], "mpo", 3, True)),
+        *(
+            (name, -4, "at least 0")
+            for name in ("hidden_size", "vocab_size", "num_attention_heads")
+        ),
+        *((name, -4, "at least 0") for name in ("type_vocab_size", "max_position_embeddings")),
+    ],
+)
+def test_fields_of_a_kind_that_no_configuration_takes(
+    name: str, value: Any, wanted: str, classifier: Path, tmp_path: Path
+) -> None:
+    folder = copied(classifier, tmp_path)
+    edit(folder, **{name: value})
+    text = rf"^{name} of config\.json must be {wanted}, got .+\. Use the config\.json that save_pre"
+    for kind in (AutoConfig, AutoModelForSequenceClassification, BertForSequenceClassification):
+        with pytest.raises(CheckpointError, match=text):
+            kind.from_pretrained(folder)
+
+
+def test_kinds_in_parts_and_in_other_folders() -> None:
+    with pytest.raises(CheckpointError, match=r"^text_config\.num_labels .*, got '3'\."):
+        check_fields({"text_config": {"num_labels": "3"}, **MPO})
+    with pytest.raises(
+        CheckpointError, match=r"^quantization_config\.quant_method .* a word, such"
+    ):
+        check_fields({"quantization_config": {"quant_method": ["mpo"]}})
+    with pytest.raises(CheckpointError, match=r"got \[0, 1, .{,40}\]\."):
+        check_fields({"num_labels": list(range(10**5)), **MPO})
+    # Labels have any names, negative numbers that are no sizes any meaning.
+    names = {"id2label": {"0": "num_labels", "1": "dim"}, "label2id": {"num_labels": -1, "dim": -1}}
+    check_fields({**names, "max_relative_positions": -1, "vision_feature_layer": -2, **MPO})
+    check_fields({"id2label": None, "head_dim": None, **MPO})
+    check_fields({"num_labels": "3", "hidden_size": -4})
+    check_fields({"num_labels": "3", "quantization_config": None})
+
+
 def test_fields_that_pass(classifier: Path, tmp_path: Path) -> None:
     many = {str(number): "x" for number in range(MOST + 1)}
     check_fields({"num_labels": MOST + 1, "id2label": many, **MPO})
