@@ -49,12 +49,12 @@ def asks_for_words(
         return False
     # While python -m looks for a module, the program has no other name.
     if argv[0] == "-m":
-        return bool(original) and _module_of(original) in _MODULES
+        return _module_of(original or ()) in _MODULES
     return _is_script(Path(argv[0]))
 
 
-def _module_of(original: Sequence[str]) -> str | None:
-    return original[original.index("-m") + 1] if "-m" in original[:-1] else None
+def _module_of(original: Sequence[str]) -> str:
+    return original[original.index("-m") + 1] if "-m" in original[:-1] else ""
 
 
 def _is_script(program: Path) -> bool:
