@@ -71,7 +71,7 @@ app = typer.Typer(
     cls=_Commands,
     help="MPOBERT: Transformers whose layers share their central tensors.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
