@@ -16,7 +16,7 @@ SETUP := pyproject.toml constraints.txt requirements-models.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench clean
+.PHONY: help setup demo test check lint docs bench clean
 
 help: ## Show this list
 	@echo "Targets (PYTHON=$(PYTHON), VENV=$(VENV)):"
@@ -46,12 +46,14 @@ demo: $(STAMP) ## Turn a real ALBERT into an MPOBERT, deepen, train, save and re
 test: $(STAMP) ## Run the default test suite (ARGS="-k name" for a part)
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-check: $(STAMP) ## Lint, format, types, import contracts, architecture tests
+check: lint ## Lint, format, types, import contracts, architecture tests
+	$(BIN)/python -m pytest -q tests/architecture
+
+lint: $(STAMP) ## The same without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q tests/architecture
 
 docs: $(STAMP) ## Build the documentation into docs/_build/html
 	@rm -rf docs/_build/html docs/reference/generated # no page outlives its name
