@@ -32,6 +32,17 @@ COMPANIONS = (
     "vocab.json",
     "vocab.txt",
 )
+# What else models are saved as.
+_WRITTEN = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*.bin",
+    "pytorch_model.bin.index.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "processor_config.json",
+    "README.md",
+)
 # Those of them that hold words; a tokenizer has at least one.
 VOCABULARIES = (
     "sentencepiece.bpe.model",
@@ -148,6 +159,17 @@ def check_target(out: Path, source: Path, force: bool) -> None:
         )
     if not force:
         raise ConfigError(f"{out} holds a model already. Name another folder, or pass --force.")
+    if foreign := sorted(path.name for path in out.iterdir() if not _of_model(path)):
+        raise ConfigError(
+            f"--out must hold nothing but a model where --force replaces it, got {out} with "
+            f"{shorten(foreign, 4)}. Move that away, or name another folder. Nothing was changed."
+        )
+
+
+def _of_model(path: Path) -> bool:
+    """Return whether a path is a file that `save_pretrained` writes, or one beside it."""
+    known = path.name in (CONFIG, *COMPANIONS) or any(path.match(one) for one in _WRITTEN)
+    return known and path.is_file()
 
 
 @contextmanager

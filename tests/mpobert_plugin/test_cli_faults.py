@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from typer.testing import CliRunner
 
@@ -70,3 +72,16 @@ def test_a_folder_cannot_lie_in_a_file(bert, tmp_path, command):
     (tmp_path / "file").write_text("x")
     message = fails(command, bert, "-o", tmp_path / "file" / "deep" / "out")
     assert f"--out must lie in a folder, got {tmp_path / 'file' / 'deep' / 'out'} in" in message
+
+
+@pytest.mark.parametrize("command", [("convert", "--max-bond", 2), ("merge",)])
+def test_force_removes_a_model_and_nothing_else(command, bert, tmp_path):
+    name, *options = command
+    out = tmp_path / "out"
+    shutil.copytree(bert, out)
+    (out / "notes.txt").write_text("x")
+    (out / "runs").mkdir()
+    message = fails(name, bert, "-o", out, *options, "--force")
+    assert "--out must hold nothing but a model where --force replaces it" in message
+    assert "notes.txt, runs. Move that away, or name another folder" in message
+    assert (out / "notes.txt").read_text() == "x"
