@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any
 
 from tensornet.allocation import Allocation, Allotment, root
-from tensornet.backend import load_backend, shared_with_numpy
+from tensornet.backend import where_shared
 from tensornet.checks import array, choice, describe, integer, positives, tolerance
 from tensornet.errors import OptionError, ShapeError, complaint
 from tensornet.fitting import below_ratio, ratio_budget
@@ -241,9 +241,7 @@ def _front(name: str, Ws: Any, shape: Any, share: float) -> Front:
     backend, matrix = array(argument, given, 3 if several else 2)
     rows, cols = (int(d) for d in matrix.shape[-2:])
     layout = matrix_layout(rows, cols, own)
-    host = shared_with_numpy(matrix, backend)
-    if host is not None:
-        matrix, backend = host, load_backend("numpy")
+    matrix, backend = where_shared(matrix, backend)
     if not several:
         return front_of(matrix, layout, backend, share)
     return mean_front([front_of(one, layout, backend, share) for one in matrix])

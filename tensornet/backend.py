@@ -112,6 +112,12 @@ def shared_with_numpy(a: Array, backend: Backend) -> np.ndarray[Any, Any] | None
     return np.asarray(backend.resolve(a).numpy())
 
 
+def where_shared(a: Array, backend: Backend) -> tuple[Array, Backend]:
+    """Return an array as numpy's, with its operations, where numpy can read it; else as it is."""
+    host_array = shared_with_numpy(a, backend)
+    return (a, backend) if host_array is None else (host_array, load_backend("numpy"))
+
+
 def is_complex(a: Array) -> bool:
     """Return whether the elements are complex."""
     return dtype_name(a).startswith("complex")

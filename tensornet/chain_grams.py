@@ -17,7 +17,7 @@ import numpy as np
 
 from tensornet.backend import Backend
 from tensornet.canonical import absorb_left, absorb_right, cols_matrix, rows_matrix
-from tensornet.lapack_threads import one_thread
+from tensornet.host import eigenvalues
 from tensornet.linalg import (
     SideBasis,
     fix_signs,
@@ -87,9 +87,7 @@ def gathered_tails(found: Gathered, backend: Backend) -> tuple[np.ndarray[Any, A
     )
     tails = []
     for bond in range(1, len(found.cores)):
-        gram = backend.numbers(grams[bond])
-        with one_thread(len(gram), "numpy"):
-            squares = np.linalg.eigvalsh(gram)[::-1]
+        squares = eigenvalues(backend.numbers(grams[bond]))[::-1]
         tails.append(tail_weights(np.maximum(squares, 0.0)))
     return tuple(tails)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensornet.backend import Backend, dtype_name, load_backend, shared_with_numpy
+from tensornet.backend import Backend, dtype_name, where_shared
 from tensornet.checks import array, describe
 from tensornet.errors import OptionError, ShapeError, ToleranceError, complaint
 from tensornet.fitting import allowance
@@ -70,10 +70,6 @@ def common_bonds(
     layout = matrix_layout(rows, cols, shape)
     most = allowance(max_params, None, rtol, rows * cols, layout.site_dims)
     request = Request(max_bond, bonds, rtol, "central", most, None)
-    hosts = [shared_with_numpy(matrix, backend) for matrix in matrices]
-    known = [host for host in hosts if host is not None]
-    if len(known) == len(matrices):
-        matrices, backend = known, load_backend("numpy")
     stacked = "cpu" not in backend.place(matrices[0]).lower()
     job = Job(layout, request, dtype_name(matrices[0]), backend)
     if len(matrices) > 1:
@@ -99,14 +95,15 @@ def _checked(Ws: object) -> tuple[list[Array], Backend]:
     if not (isinstance(Ws, Sequence) or getattr(Ws, "ndim", 0) == 3) or isinstance(Ws, str):
         expected = "be a 3-D array or a sequence of matrices"
         raise OptionError(complaint("Ws", expected, describe(Ws)))
-    found = [array(f"Ws[{k}]", W, 2) for k, W in enumerate(Ws)]  # type: ignore[arg-type,var-annotated]
-    if not found:
+    given = [array(f"Ws[{k}]", W, 2) for k, W in enumerate(Ws)]  # type: ignore[arg-type,var-annotated]
+    if not given:
         raise OptionError(complaint("Ws", "hold at least one matrix", "none"))
-    matrices = [matrix for _, matrix in found]
-    kinds = [(tuple(m.shape), b.name, dtype_name(m), b.place(m)) for b, m in found]
+    kinds = [(tuple(m.shape), b.name, dtype_name(m), b.place(m)) for b, m in given]
     for k, kind in enumerate(kinds):
         if kind != kinds[0]:
             first, other = (" ".join(map(str, one)) for one in (kinds[0], kind))
             expected = f"be of one shape, library, element type and device, as Ws[0] is ({first})"
             raise ShapeError(complaint(f"Ws[{k}]", expected, other))
-    return matrices, found[0][0]
+    # They come without a graph and are of one kind: numpy reads all of them, or none.
+    found = [where_shared(matrix, backend) for backend, matrix in given]
+    return [matrix for matrix, _ in found], found[0][1]

@@ -67,3 +67,17 @@ def eigenvalues(stack: HostArray) -> HostArray:
     """
     with one_thread(int(stack.shape[-1]), "numpy"):
         return np.asarray(np.linalg.eigvalsh(stack))
+
+
+def eigh(a: HostArray) -> tuple[HostArray, HostArray]:
+    """Return the eigenvalues of a Hermitian matrix, ascending, and its eigenvectors.
+
+    Examples
+    --------
+    >>> values, vectors = eigh(np.diag([2.0, 1.0]))
+    >>> values.tolist(), np.abs(vectors).tolist()
+    ([1.0, 2.0], [[0.0, 1.0], [1.0, 0.0]])
+    """
+    with one_thread(len(a), "numpy"):
+        values, vectors = np.linalg.eigh(a)
+    return values, vectors

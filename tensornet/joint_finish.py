@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensornet.backend import Backend
+from tensornet.host import eigh
 from tensornet.joint import Joint
 from tensornet.joint_starts import Merged
-from tensornet.lapack_threads import one_thread
 from tensornet.typing import Array, Cores
 
 # Share of the largest mean eigenvalue below which a direction counts as unused.
@@ -51,8 +51,7 @@ def _root(grams: Array, problem: Joint) -> tuple[Array, Array]:
     """Return the square root of the mean Gram matrix and its inverse."""
     backend = problem.backend
     mean = backend.numbers(backend.tl.sum(grams, axis=0)) / int(grams.shape[0])
-    with one_thread(len(mean), "numpy"):
-        values, vectors = np.linalg.eigh(mean)
+    values, vectors = eigh(mean)
     roots = np.sqrt(np.maximum(values, _UNUSED * values[-1])) if values[-1] > 0 else values + 1.0
     adjoint = vectors.conj().T
     return (

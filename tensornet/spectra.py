@@ -14,7 +14,7 @@ import numpy as np
 from tensornet.backend import Backend, dtype_name
 from tensornet.eigen import eigenpairs, eigenvalues, single_pairs
 from tensornet.gram import gram_matrix, projected
-from tensornet.lapack_threads import one_thread
+from tensornet.host import eigh
 from tensornet.narrow import NARROW
 from tensornet.sweep import Known, meeting_site
 from tensornet.truncation import tail_weights
@@ -75,8 +75,7 @@ def tensor_spectra(
         for depth in range(len(side) - 1, 0, -1):
             host = _traced(host, side[depth] if left else side[-1 - depth], left=left)
             outer = depth if left else len(sites) - depth
-            with one_thread(len(host), "numpy"):
-                squares, vectors = np.linalg.eigh(host)
+            squares, vectors = eigh(host)
             weights[outer] = np.maximum(squares[::-1], 0.0)
             known[outer] = _known(host, weights[outer], vectors[:, ::-1].copy(), gram, backend)
     tails = tuple(tail_weights(weights[bond]) for bond in range(1, len(sites)))

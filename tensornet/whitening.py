@@ -11,6 +11,7 @@ from tensornet.backend import Backend, dtype_name, eps, is_complex, library_of, 
 from tensornet.checks import array
 from tensornet.eigen import hermitian_pairs
 from tensornet.errors import ArrayTypeError, DTypeError, OptionError, ShapeError, complaint
+from tensornet.host import eigh
 from tensornet.layout import MatrixLayout
 from tensornet.storage import scaled, weight
 from tensornet.typing import Array
@@ -113,7 +114,7 @@ def site_metrics(metric: Metric, layout: MatrixLayout, backend: Backend) -> list
     host = backend.numbers(metric.matrix)
     pairs = []
     for k in range(layout.n_sites):
-        values, vectors = np.linalg.eigh(site_sum(host, k, layout))
+        values, vectors = eigh(site_sum(host, k, layout))
         largest = values[-1] if values[-1] > 0.0 else 1.0
         roots = np.sqrt(np.maximum(values, _LEAST_SHARE * largest) / largest)
         both = ((vectors * r) @ vectors.conj().T for r in (roots, 1.0 / roots))
