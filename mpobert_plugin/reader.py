@@ -120,22 +120,7 @@ class Reader(nn.Module):
         return weight.to(x.device), None if bias is None else bias.to(x.device)
 
     def explain(self, x: Tensor, width: int, error: RuntimeError) -> None:
-        """Raise an error of the package's own where element types are why the layer has failed.
-
-        Parameters
-        ----------
-        x : Tensor
-            What the layer was called with.
-        width : int
-            Number of features that the input must have.
-        error : RuntimeError
-            What torch has raised.
-
-        Raises
-        ------
-        ElementTypeError
-            When input and tensors of the bank are not of one type.
-        """
+        """Ask `element_types.explain` about the tensors of the bank; see there."""
         explain(self.bank.name, self.bank.tensors(), x, width, error)
 
     @property

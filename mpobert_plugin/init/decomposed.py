@@ -123,8 +123,7 @@ class _Run:
     def look_for_bonds(self, plan: ConversionPlan, order: Sequence[BankSpec]) -> None:
         """Find the bonds that a tolerance needs, while no memory is taken by banks.
 
-        All matrices of a role are looked at together, in double precision: that takes several
-        times the memory of what is kept of them.
+        Matrices are looked at in double precision, which takes several times their memory.
         """
         for spec in order:
             if self.config.rtol_of(spec.role) is not None:

@@ -116,8 +116,13 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
+def _unpacked(path: Path) -> Path:
+    """Return a name without the ending of a compression."""
+    return path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+
+
 def _kind(path: Path) -> str:
-    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    inner = _unpacked(path)
     # As in corpus.csv.gz; without the inner one it says what it is by itself.
     ending = inner.suffix + path.suffix if inner is not path else path.suffix
     return ending.lower() or "without an ending"
@@ -181,7 +186,7 @@ def lines_of(path: Path, field: str = "text") -> Iterator[str]:
 
 
 def _is_json(path: Path) -> bool:
-    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    inner = _unpacked(path)
     return inner.suffix.lower() in _LINES
 
 
@@ -255,7 +260,7 @@ def has_text_suffix(path: Path) -> bool:
     >>> has_text_suffix(Path("a.txt.gz")), has_text_suffix(Path("a.png"))
     (True, False)
     """
-    inner = path.with_suffix("") if path.suffix.lower() in _OPENERS else path
+    inner = _unpacked(path)
     return inner.suffix.lower() in _KNOWN
 
 
